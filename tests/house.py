@@ -39,7 +39,8 @@ GENERATED: Final = re.compile(r"_pb2(_grpc)?\.py$")  # by `make proto`
 _LATER: Final = """
     wire/ client/ schema_registry/ audit_counter/ mirror_maker/ spark/ takeover/ broker/auditing/ broker/replication/audit_runs
     broker/replication/schema_ids broker/replication/schema_claims
-    cli/schema cli/audit cli/dev_services cli/mirror cli/load cli/spark cli/flights_in_spark cli/takeover cli/replay config/client
+    cli/schema cli/services cli/audit cli/dev_services cli/mirror cli/load cli/spark cli/flights_in_spark cli/takeover cli/replay
+    config/client
     config/providers config/registry config/audit config/mirror config/rpc metrics/schema_registry metrics/audit metrics/mirror metrics/load
     record/columnar record/digests network/complaints network/audit_schema storage/opening_process storage/batch_opener
     interbroker/admission unit/storage/test_batch_opener unit/broker/handlers/test_repetitions record/audit_records

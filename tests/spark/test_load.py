@@ -200,6 +200,13 @@ def test_markers_and_aborted_records_are_accounted_for(cluster: EmbeddedCluster,
     assert rows_of(tmp_path) == [(topic, 0, 0), (topic, 0, 1), (topic, 0, 6)]
 
 
+def fill_ten_keys(cluster: EmbeddedCluster, place: TopicPartition) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "batch.num.messages": 7})
+    for number in range(400):
+        producer.produce(place.topic, b"value %d" % number * 5, b"key %d" % (number % 10), place.partition)
+    assert producer.flush(120) == 0
+
+
 def test_what_compaction_took_is_no_loss_and_is_accounted_for(tmp_path: Path) -> None:
     """The cleaner may go further between a look of librdkafka and the load, so one comes before it and one after.
 
@@ -208,10 +215,7 @@ def test_what_compaction_took_is_no_loss_and_is_accounted_for(tmp_path: Path) ->
     compacted = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.01"}
     with EmbeddedCluster(settings={**KEPT, "log.cleaner.backoff.ms": "50"}) as compacting:
         place = TopicPartition(compacting.create_topic("compacted", settings=compacted), 0)
-        producer = Producer({"bootstrap.servers": compacting.bootstrap_servers, "batch.num.messages": 7})
-        for number in range(400):
-            producer.produce(place.topic, b"value %d" % number * 5, b"key %d" % (number % 10), 0)
-        assert producer.flush(120) == 0
+        fill_ten_keys(compacting, place)
         deadline = time.monotonic() + 300
         while len(before := consumed(compacting, place, 400)) > 200:
             assert time.monotonic() < deadline
@@ -239,10 +243,7 @@ def test_a_damaged_batch_behind_what_compaction_took_goes_into_quarantine_and_no
     compacted = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
     with EmbeddedCluster(settings={**KEPT, "log.cleaner.backoff.ms": "50"}) as compacting:
         place = TopicPartition(compacting.create_topic("gone", settings=compacted), 0)
-        producer = Producer({"bootstrap.servers": compacting.bootstrap_servers, "batch.num.messages": 7})
-        for number in range(400):
-            producer.produce(place.topic, b"value %d" % number * 5, b"key %d" % (number % 10), 0)
-        assert producer.flush(120) == 0
+        fill_ten_keys(compacting, place)
         deadline = time.monotonic() + 300
         while clean_up_to(compacting, place) < max(int(file.stem) for file in compacting.data_directory.rglob(f"{place}/*.log")):
             assert time.monotonic() < deadline

@@ -100,19 +100,21 @@ def test_what_could_not_be_sent_is_sent_by_the_next_load_of_the_same_process_wit
     until_complete(cluster, topic, 30)
 
 
+class KilledError(Exception):
+    pass
+
+
+def kill(step: Step) -> None:
+    if step is Step.COMMITTED:
+        raise KilledError
+
+
 @pytest.mark.parametrize("is_more", [True, False])
 def test_what_a_killed_driver_had_not_said_is_said_by_the_next_load(cluster: EmbeddedCluster, tmp_path: Path, is_more: bool) -> None:
     """Method: the load ends between its commit and its report. The next one has something to load, or nothing."""
     topic = cluster.create_topic(f"unsaid.{is_more}")
     settings = settings_for(cluster, tmp_path, topic)
     produce(cluster, topic, 30)
-
-    class KilledError(Exception):
-        pass
-
-    def kill(step: Step) -> None:
-        if step is Step.COMMITTED:
-            raise KilledError
 
     with pytest.raises(KilledError):
         load(settings, LocalExecutor(), at=kill)
@@ -131,13 +133,6 @@ def test_what_several_drivers_in_a_row_had_not_said_is_said_by_the_next_load(
     topic = cluster.create_topic(f"in-a-row.{is_refused}")
     settings = replace(settings_for(cluster, tmp_path, topic), max_records=10)
     produce(cluster, topic, 40)
-
-    class KilledError(Exception):
-        pass
-
-    def kill(step: Step) -> None:
-        if step is Step.COMMITTED:
-            raise KilledError
 
     async def refuse(*_: object) -> None:
         raise ConnectionRefusedError("the leader is away")

@@ -156,42 +156,32 @@ def test_metrics_that_cannot_be_written_are_no_reason_to_fail(
     assert f"WARNING ottla.cli.load: --metrics-file {tmp_path} cannot be written: " in told and "10 rows in 1 file" in told
 
 
-def test_a_damaged_batch_stops_a_load_or_is_put_into_quarantine_and_counted(
+def test_a_damaged_batch_stops_a_load_or_is_put_into_quarantine_counted_and_logged(
     cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In the format and from the level on that were asked for, as every service's lines: a collector of JSON had none."""
     topic = cluster.create_topic("broken")
     for _ in range(3):
         fill(cluster, topic, 10)
     start, end = damage(cluster, TopicPartition(topic, 0), 1)
-    common = [topic, "--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers]
-    assert run(["load", *common]) == 1
-    assert "CorruptMessage: the batch at offset" in capsys.readouterr().err
-    assert run(["load", *common, "--quarantine"]) == 0
-    assert f"{end - start} records in quarantine" in capsys.readouterr().err
-    assert run(["load", "verify", str(tmp_path)]) == 0
-    assert f"{30 - (end - start)} rows" in capsys.readouterr().out
-    run(["load", "vacuum", str(tmp_path), "--older-than-hours", "0", "--delete"])
-    assert (tmp_path / "_quarantine" / f"{topic}-0-{start}.batch").exists()
-
-
-def test_what_a_load_logs_has_the_format_and_the_level_that_were_asked_for(
-    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As every service's; there were bare sentences, of warnings and errors alone, and a collector of JSON had none."""
-    topic = cluster.create_topic("logged")
-    for _ in range(2):
-        fill(cluster, topic, 10)
-    start, end = damage(cluster, TopicPartition(topic, 0), 1)
+    text = str(tmp_path / "text")
     common = ["load", topic, "--master", "none", "-b", cluster.bootstrap_servers]
-    where = f"{topic}-0: offsets [{start}, {end}) are damaged and in quarantine at {tmp_path / 'text'}/_quarantine"
-    assert run([*common, "--into", str(tmp_path / "text"), "--quarantine"]) == 0
-    (line, _) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f" ERROR ottla.spark.reading: {where}")
+    assert run([*common, "--into", text]) == 1
+    assert "CorruptMessage: the batch at offset" in capsys.readouterr().err
+    assert run([*common, "--into", text, "--quarantine"]) == 0
+    line, told = capsys.readouterr().err.splitlines()
+    where = f"{topic}-0: offsets [{start}, {end}) are damaged and in quarantine at {text}/_quarantine"
+    assert line.endswith(f" ERROR ottla.spark.reading: {where}") and f"{end - start} records in quarantine" in told
+    assert run(["load", "verify", text]) == 0
+    assert f"{30 - (end - start)} rows" in capsys.readouterr().out
+    run(["load", "vacuum", text, "--older-than-hours", "0", "--delete"])
+    assert (tmp_path / "text" / "_quarantine" / f"{topic}-0-{start}.batch").exists()
+    capsys.readouterr()
     assert run([*common, "--into", str(tmp_path / "json"), "--quarantine", "--log-format", "json", "--log-level", "info"]) == 0
     assert run([*common, "--into", str(tmp_path / "failed"), "--log-format", "json"]) == 1
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["level"] for line in lines if line["logger"].startswith(("ottla.spark", "ottla.cli"))] == ["ERROR", "INFO", "CRITICAL"]
-    assert "10 rows in 1 file" in lines[-2]["message"]
+    assert "20 rows in 1 file" in lines[-2]["message"]
 
 
 def test_verify_finds_a_row_that_is_there_twice_and_a_file_that_is_gone(

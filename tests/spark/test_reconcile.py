@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -187,57 +188,13 @@ def test_where_a_job_is_comes_from_the_rows_where_the_log_was_cleaned_of_its_com
     ]
 
 
-def test_a_counter_that_has_a_few_records_to_read_is_waited_for_and_one_that_stays_behind_makes_nothing_complete(
-    cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
-    """Brokers report at any time; this front of a real counter says so unless it is asked to wait, or whatever it is asked."""
-    topic = cluster.create_topic("read-meanwhile")
-    produce(cluster, topic, 20)
-    load_into(cluster, tmp_path, topic)
-    until_told(cluster, topic, 20)
-    is_behind = False
-
-    class Front(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            with urlopen(f"{cluster.audit_url}{self.path}", timeout=60) as answer:
-                found = json.loads(answer.read())
-            if self.path.startswith("/v1/status"):
-                found["is_caught_up"] &= "wait=" in self.path and not is_behind
-            body = json.dumps(found).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            address = f"http://127.0.0.1:{server.server_address[1]}"
-            [found] = reconcile(str(tmp_path), DAY, topic, counter=address).partitions
-            assert (found.verdict, found.rows) == (Verdict.COMPLETE, 20)
-            is_behind = True
-            [found] = reconcile(str(tmp_path), DAY, topic, counter=address).partitions
-            assert (found.verdict, found.reason) == (Verdict.PENDING, "the counter has not read all of the audit yet")
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_the_last_day_that_there_is_may_be_asked_for_where_windows_do_not_divide_a_day(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A window of its end has rows of the day behind it, of which there is none: an OverflowError."""
-    Table.open(str(tmp_path), schema=table_schema(), partition_by=PARTITION_BY)
+@contextmanager
+def counter(answer: Callable[[str], Any]) -> Iterator[str]:
+    """The address of one that answers a path so."""
 
     class Counter(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            is_status = self.path.startswith("/v1/status")
-            body = json.dumps({"window_ms": 7 * 60_000, "is_caught_up": True} if is_status else []).encode()
+            body = json.dumps(answer(self.path)).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -250,12 +207,46 @@ def test_the_last_day_that_there_is_may_be_asked_for_where_windows_do_not_divide
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            words = ["--day", "9999-12-31", "--topic", "clicks", "--master", "none", "--json"]
-            address = f"http://127.0.0.1:{server.server_address[1]}"
-            assert run(["load", "reconcile", str(tmp_path), *words, "--counter", address]) == 3
+            yield f"http://127.0.0.1:{server.server_address[1]}"
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_counter_that_has_a_few_records_to_read_is_waited_for_and_one_that_stays_behind_makes_nothing_complete(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """Brokers report at any time; this front of a real counter says so unless it is asked to wait, or whatever it is asked."""
+    topic = cluster.create_topic("read-meanwhile")
+    produce(cluster, topic, 20)
+    load_into(cluster, tmp_path, topic)
+    until_told(cluster, topic, 20)
+    is_behind = False
+
+    def front(path: str) -> Any:
+        with urlopen(f"{cluster.audit_url}{path}", timeout=60) as answer:
+            found = json.loads(answer.read())
+        if path.startswith("/v1/status"):
+            found["is_caught_up"] &= "wait=" in path and not is_behind
+        return found
+
+    with counter(front) as address:
+        [found] = reconcile(str(tmp_path), DAY, topic, counter=address).partitions
+        assert (found.verdict, found.rows) == (Verdict.COMPLETE, 20)
+        is_behind = True
+        [found] = reconcile(str(tmp_path), DAY, topic, counter=address).partitions
+        assert (found.verdict, found.reason) == (Verdict.PENDING, "the counter has not read all of the audit yet")
+
+
+def test_the_last_day_that_there_is_may_be_asked_for_where_windows_do_not_divide_a_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A window of its end has rows of the day behind it, of which there is none: an OverflowError."""
+    Table.open(str(tmp_path), schema=table_schema(), partition_by=PARTITION_BY)
+    status = {"window_ms": 7 * 60_000, "is_caught_up": True}
+    with counter(lambda path: status if path.startswith("/v1/status") else []) as address:
+        words = ["--day", "9999-12-31", "--topic", "clicks", "--master", "none", "--json"]
+        assert run(["load", "reconcile", str(tmp_path), *words, "--counter", address]) == 3
     assert json.loads(capsys.readouterr().out)["verdict"] == "PENDING"
 
 

@@ -87,34 +87,20 @@ def control_endpoint(broker: Any, *, from_zookeeper: bool = False) -> Iterator[B
         loop.close()
 
 
-def test_a_broker_is_told_at_its_endpoint(capsys: pytest.CaptureFixture[str]) -> None:
-    broker = Drained()
-    with control_endpoint(broker) as told:
-        endpoint = told.control_endpoint or ""
-        assert run(["broker", "drain", "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == 0
-    assert broker.times == 1
-    assert capsys.readouterr().out == "Broker 2 hands over what it leads.\n"
-
-
-def test_a_broker_is_told_to_take_part_again(capsys: pytest.CaptureFixture[str]) -> None:
-    broker = Drained()
-    with control_endpoint(broker) as told:
-        endpoint = told.control_endpoint or ""
-        assert run(["broker", "undrain", "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == 0
-    assert broker.ends == 1
-    assert capsys.readouterr().out == "Broker 2 takes part again.\n"
-    with control_endpoint(Drained(RequestTimedOut("no controller is known"))) as told:
-        endpoint = told.control_endpoint or ""
-        assert run(["broker", "undrain", "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == 1
-    assert capsys.readouterr().err == f"ottla: broker 2 at {endpoint} does not take part again: no controller is known\n"
-
-
-def test_a_broker_that_can_not_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    with control_endpoint(Drained(RequestTimedOut("3 partitions are still led"))) as told:
-        endpoint = told.control_endpoint or ""
-        assert run(["broker", "drain", "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == 1
-    error = capsys.readouterr().err
-    assert error == f"ottla: broker 2 at {endpoint} was not drained: 3 partitions are still led\n"
+@pytest.mark.parametrize(
+    ("command", "done", "not_done"),
+    [("drain", "hands over what it leads", "was not drained"), ("undrain", "takes part again", "does not take part again")],
+)
+def test_a_broker_is_asked_at_its_endpoint_and_quoted(command: str, done: str, not_done: str, capsys: pytest.CaptureFixture[str]) -> None:
+    broker, refusing = Drained(), Drained(RequestTimedOut("3 partitions are still led"))
+    for asked, code in ((broker, 0), (refusing, 1)):
+        with control_endpoint(asked) as registered:
+            endpoint = registered.control_endpoint or ""
+            assert run(["broker", command, "2", "--zookeeper", "nowhere:1", "--control", endpoint]) == code
+    assert (broker.times, broker.ends) == ((1, 0) if command == "drain" else (1, 1))
+    said = capsys.readouterr()
+    assert said.out == f"Broker 2 {done}.\n"
+    assert said.err == f"ottla: broker 2 at {endpoint} {not_done}: 3 partitions are still led\n"
 
 
 def test_the_endpoint_is_found_in_zookeeper(zookeeper_server: ZooKeeperServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,23 +8,17 @@ from ottla.cli.output import Count, bytes_of, count_of, say, say_json, table
 
 
 def test_columns_are_as_wide_as_they_need_and_numbers_are_aligned_to_the_right() -> None:
-    """Their digits are not separated: runbooks have an offset typed into `transactions abort`, a window into `audit missing`."""
+    """Digits are separated of a Count alone: runbooks have an offset typed into `transactions abort`, a window into `audit missing`."""
     text = table(("topic", "end offset", "isr"), [("clicks", 1234567, (1, 2)), ("a", None, ())])
     assert text.splitlines() == [
         "TOPIC   END OFFSET  ISR",
         "clicks     1234567  1,2",
         "a                -",
     ]
-
-
-def test_counts_are_aligned_to_the_right_with_their_thousands_separated() -> None:
     assert table(("carrier", "flights"), [("UA", Count(58665)), ("OO", Count(32))]).splitlines()[1:] == [
         "UA        58,665",
         "OO            32",
     ]
-
-
-def test_a_table_without_rows_is_its_headings() -> None:
     assert table(("a", "b"), []) == "A  B"
 
 

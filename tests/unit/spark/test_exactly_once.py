@@ -164,33 +164,22 @@ def test_a_driver_that_was_replaced_decides_nothing_and_its_tasks_begin_nothing(
     assert committed(cluster, topic) == [b"new"]
 
 
-def test_a_second_attempt_writes_beside_the_first_and_what_is_left_is_aborted(cluster: EmbeddedCluster) -> None:
-    topic = cluster.create_topic("attempts")
-
-    async def main(connections: Cluster) -> None:
-        commits = SinkCommits(connections, "attempts")
-        turn = await commits.begin("q", TIMEOUT_MS)
-        slots = [await task(connections, turn, topic, 0, [b"%d" % attempt], attempt) for attempt in range(3)]
-        await commits.commit(turn, Decision("q", 0, (slots[1],)))
-        assert await list_transactions(connections) == []
-
-    run(cluster, main)
-    assert committed(cluster, topic) == [b"1"]
-
-
-def test_tasks_of_a_stage_that_is_run_again_write_beside_those_of_the_former_run(cluster: EmbeddedCluster) -> None:
+@pytest.mark.parametrize(("name", "attempts", "taken"), [("attempts", [0, 1, 2], 1), ("stages", [0, 1, 0, 1], 0)])
+def test_each_run_of_a_task_writes_beside_the_others_and_what_is_left_is_aborted(
+    cluster: EmbeddedCluster, name: str, attempts: list[int], taken: int
+) -> None:
     """After a FetchFailed attempts count from 0 again, while former tasks run to their end and are taken (DAGScheduler, ResultTask)."""
-    topic = cluster.create_topic("stages")
+    topic = cluster.create_topic(name)
 
     async def main(connections: Cluster) -> None:
-        commits = SinkCommits(connections, "stages")
+        commits = SinkCommits(connections, name)
         turn = await commits.begin("q", TIMEOUT_MS)
-        slots = [await task(connections, turn, topic, 0, [b"%d" % stage], attempt) for stage, attempt in enumerate([0, 1, 0, 1])]
-        await commits.commit(turn, Decision("q", 0, (slots[0],)))
+        slots = [await task(connections, turn, topic, 0, [b"%d" % number], attempt) for number, attempt in enumerate(attempts)]
+        await commits.commit(turn, Decision("q", 0, (slots[taken],)))
         assert await list_transactions(connections) == []
 
     run(cluster, main)
-    assert committed(cluster, topic) == [b"0"]
+    assert committed(cluster, topic) == [b"%d" % taken]
 
 
 def test_what_cannot_be_committed_is_said_before_or_after_it_was_decided(cluster: EmbeddedCluster) -> None:
