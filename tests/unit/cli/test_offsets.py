@@ -26,13 +26,10 @@ def test_each_way_to_say_a_start_is_understood(text: str, start: Start) -> None:
     assert span([text]) == Span(start)
 
 
-def test_without_an_offset_everything_is_read() -> None:
-    assert span([]) == Span(Beginning(), None)
-
-
 def test_a_start_and_an_end_by_time_go_together() -> None:
     """As kcat's `-o s@… -o e@…`."""
     assert span(["s@1000", "e@2000"]) == Span(Since(1000), 2000)
+    assert span([]) == Span(Beginning(), None)
     assert span(["e@2000"]) == Span(Beginning(), 2000)
 
 
