@@ -12,7 +12,7 @@ import typer
 
 from ottla.cli.connection import RpcConfig, commands, pairs, rpc_tls
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.output import count_of, say, say_json, table
+from ottla.cli.output import count_of, fields_of, say, say_json, table
 from ottla.errors import ApiError, BrokerNotAvailable, RequestTimedOut
 
 DEFAULT_RPC: Final = "localhost:9095"
@@ -115,13 +115,11 @@ def _paused(names: list[str]) -> str:
 @app.command()
 def describe(link: LinkName, rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None, as_json: Json = False) -> None:
     """Show each partition of a link: its state, its offsets, and the gaps; exit code 1 when one has failed."""
-    from google.protobuf.json_format import MessageToDict
-
     answers = _asked(rpc, config, "Status", lambda messages: messages.MirrorStatusRequest(link=link))
     found = [one for answer in answers for one in answer.links]
     partitions = [partition for one in found for partition in one.partitions]
     if as_json:
-        say_json([MessageToDict(one, preserving_proto_field_name=True) for one in found])
+        say_json(list(map(fields_of, found)))
     else:
         rows = [
             (

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import MutableSequence, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 GAP: Final = "  "
 
@@ -44,6 +47,16 @@ def note(text: str) -> None:
 def say_json(value: Any) -> None:
     """One JSON document to stdout."""
     say(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """What a message of Protobuf says, for `say_json`: numbers of 64 bits too are numbers, and what is 0 or false is there."""
+
+    def plain(value: Any) -> Any:
+        return fields_of(value) if hasattr(value, "DESCRIPTOR") else value
+
+    found = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    return {name: list(map(plain, value)) if isinstance(value, MutableSequence) else plain(value) for name, value in found.items()}
 
 
 def count_of(number: int, noun: str, plural: str | None = None) -> str:

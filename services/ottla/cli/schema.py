@@ -20,7 +20,7 @@ import typer
 
 from ottla.cli.connection import Json, RpcConfig, commands, pairs, rpc_tls
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.output import count_of, note, say, say_json, table
+from ottla.cli.output import count_of, fields_of, note, say, say_json, table
 from ottla.errors import reason_of
 
 DEFAULT_URL: Final = "http://127.0.0.1:8081"
@@ -356,8 +356,6 @@ def doctor(
     """Say where a node stands and what is wrong with its topic; exit code 1 when something is."""
     import asyncio
 
-    from google.protobuf.json_format import MessageToDict
-
     from ottla.errors import ApiError
     from ottla.rpc.channel import RpcChannel  # it imports grpc, at a tenth of a second
     from ottla.rpc.v1 import schema_registry_pb2 as messages
@@ -385,7 +383,7 @@ def doctor(
     complaints += [f"{count_of(found.unreadable_count, 'unreadable record')}"] if found.unreadable_count else []
     complaints += [f"{count_of(len(found.dangling_references), 'reference')} that leads nowhere"] if found.dangling_references else []
     if as_json:
-        say_json({"status": MessageToDict(status), "doctor": MessageToDict(found)})
+        say_json({"status": fields_of(status), "doctor": fields_of(found)})
     else:
         leader = "leads" if status.is_leader else f"follows {status.leader_url}" if status.leader_url else "knows no leader"
         say(f"{status.url} {leader}; epoch {status.epoch}, offset {status.next_offset}, {count_of(status.subject_count, 'subject')}")

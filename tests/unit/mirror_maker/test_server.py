@@ -755,6 +755,8 @@ async def test_an_operator_sees_what_failed_and_repairs_it(tmp_path: Path) -> No
             code, output = await command(one, "describe", "A->B")
             assert code == 0, output
             assert "gap: clicks-0, offsets 1 to 3: deleted before it was copied" in output
+            (described,) = json.loads((await command(one, "describe", "A-B", "--json"))[1])
+            assert [(gap["partition"], gap["offset"], gap["next_offset"]) for gap in described["gaps"]] == [(0, 1, 3)]
             assert await command(one, "repair", "A-B", "clicks-0", "--restart") == (0, "clicks-0 begins again\n")
             await arrives(b, COPIED, b"0", b"3", b"3")
             assert await command(one, "repair", "A-B", "clicks-0", "--truncate") == (0, "clicks-0 begins again\n")
