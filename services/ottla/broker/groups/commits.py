@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -49,7 +49,7 @@ from ottla.model import ZERO_TOPIC_ID, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
-# So many groups are looked at in a row for offsets of deleted topics.
+# So many groups are looked at in a row for offsets of deleted topics, or that have expired.
 GROUPS_AT_ONCE: Final = 200
 
 Outcomes = dict[TopicPartition, ApiError | None]
@@ -122,14 +122,19 @@ class Commits:
         """
         looked_for, last = set(self._deleted), self._deletions
         count = 0
-        for number, entry in enumerate(self._entries, start=1):
-            if not entry.is_dead:
-                count += self._remove_deleted(entry, looked_for)
-            if number % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for entry in self._in_turns():
+            count += self._remove_deleted(entry, looked_for)
         self._deleted = {name: number for name, number in self._deleted.items() if number > last}
         if count:
             log.info("%s: removed %d offsets of deleted topics: %s", self._log.key, count, ", ".join(sorted(looked_for)))
+
+    async def _in_turns(self) -> AsyncIterator[GroupEntry]:
+        """The groups, those that are gone by then left out, with a turn for others after every few."""
+        for number, entry in enumerate(self._entries, start=1):
+            if not entry.is_dead:
+                yield entry
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _remove_deleted(self, entry: GroupEntry, topics: Collection[str]) -> int:
         """As `remove_deleted`, of one group; says how many offsets."""
@@ -307,10 +312,10 @@ class Commits:
         """What takes a group's offsets away, those under way and in transactions too."""
         return _tombstones(entry.group.group_id, sorted(entry.offsets.partitions()))
 
-    def expire(self) -> None:
-        """Forgets the offsets whose time is over, and groups that nothing is left of."""
+    async def expire(self) -> None:
+        """Forgets the offsets whose time is over, and groups that nothing is left of. Lets others have a turn after every few groups."""
         wall_ms = self._clock.time_ms()
-        for entry in self._entries:
+        async for entry in self._in_turns():
             self._advance(entry)
             expired = self._expired(entry, wall_ms)
             try:

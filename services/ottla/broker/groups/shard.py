@@ -352,9 +352,9 @@ class GroupShard:
         self._check()
         return await self._commits.delete(group_id, partitions)
 
-    def expire(self) -> None:
+    async def expire(self) -> None:
         """Forgets the offsets whose time is over, and groups that nothing is left of."""
-        self._commits.expire()
+        await self._commits.expire()
 
     # Administration.
 

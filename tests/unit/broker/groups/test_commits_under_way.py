@@ -44,7 +44,7 @@ async def test_a_group_whose_first_commit_is_under_way_does_not_expire() -> None
     shard = await loaded(log, clock)
     log.commits.clear()
     waiting = await appended(shard, clock, 17)
-    shard.expire()
+    await shard.expire()
     log.commits.set()
     await waiting
     await told_by_all(log, shard, 17)
@@ -58,7 +58,7 @@ async def test_an_offset_that_is_being_renewed_does_not_expire() -> None:
     clock.advance(milliseconds=SETTINGS.retention_ms + 1)
     log.commits.clear()
     waiting = await appended(shard, clock, 18)
-    shard.expire()
+    await shard.expire()
     log.commits.set()
     await waiting
     await told_by_all(log, shard, 18)
@@ -76,7 +76,7 @@ async def test_a_commit_counts_when_it_is_committed_though_its_connection_was_lo
     log.commits.set()
     await told_by_all(log, shard, 17)
     clock.advance(milliseconds=SETTINGS.retention_ms + 1)
-    shard.expire()
+    await shard.expire()
     await told_by_all(log, shard, None)
 
 
@@ -85,7 +85,7 @@ async def test_a_commit_counts_when_it_is_committed_though_its_answer_was_that_i
     shard = await loaded(log, clock)
     log.failure = RequestTimedOut("")
     assert isinstance((await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)}))[VIEWS], RequestTimedOut)
-    shard.expire()
+    await shard.expire()
     assert shard.offsets("mirror").get(VIEWS) is None
     log.failure = None
     await told_by_all(log, shard, 17)
@@ -153,12 +153,12 @@ async def test_what_could_not_be_written_is_not_forgotten_either() -> None:
     await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
     clock.advance(milliseconds=SETTINGS.retention_ms + 1)
     log.refusal = NotEnoughReplicas("")
-    shard.expire()
+    await shard.expire()
     with pytest.raises(CoordinatorNotAvailable):
         await shard.delete("mirror")
     await told_by_all(log, shard, 17)
     log.refusal = None
-    shard.expire()
+    await shard.expire()
     await told_by_all(log, shard, None)
 
 

@@ -174,10 +174,10 @@ async def test_a_consumer_group_is_deleted_when_it_is_empty_and_expires() -> Non
     await shard.commit("g", 1, "a", None, {CLICKS: CommittedOffset(1, commit_timestamp=clock.time_ms())}, knows_epochs=True)
     await shard.consumer_heartbeat("g", Heartbeat("a", -1))
     clock.advance(seconds=999)
-    shard.expire()
+    await shard.expire()
     assert len(shard.offsets("g")) == 1
     clock.advance(seconds=2)
-    shard.expire()
+    await shard.expire()
     assert shard.group("g") is None
     assert list((await loaded(log, epoch=2, topics=TOPICS)).groups()) == []
 
@@ -189,13 +189,13 @@ async def test_the_offsets_of_a_consumer_group_whose_last_member_has_just_left_a
     await shard.consumer_heartbeat("g", beat("a"))
     await shard.commit("g", 1, "a", None, {CLICKS: CommittedOffset(7, commit_timestamp=clock.time_ms())}, knows_epochs=True)
     clock.advance(seconds=2_000)
-    shard.expire()
+    await shard.expire()
     await shard.consumer_heartbeat("g", Heartbeat("a", -1))
     clock.advance(seconds=999)
-    shard.expire()
+    await shard.expire()
     assert shard.offsets("g").get(CLICKS) is not None
     clock.advance(seconds=1)
-    shard.expire()
+    await shard.expire()
     assert shard.group("g") is None
 
 
@@ -210,10 +210,10 @@ async def test_so_they_are_where_the_coordinator_has_changed_since() -> None:
     first.close()
     second = await loaded(log, clock, epoch=1, topics=TOPICS)
     clock.advance(seconds=999)
-    second.expire()
+    await second.expire()
     assert second.offsets("g").get(CLICKS) is not None
     clock.advance(seconds=1)
-    second.expire()
+    await second.expire()
     assert second.group("g") is None
 
 
@@ -226,7 +226,7 @@ async def test_so_they_are_where_the_next_member_speaks_the_classic_protocol_and
     clock.advance(seconds=2_000)
     await shard.consumer_heartbeat("g", Heartbeat("a", -1))
     assert isinstance((await shard.join("g", classic_join(known=True))).error, MemberIdRequired)
-    shard.expire()
+    await shard.expire()
     assert shard.offsets("g").get(CLICKS) is not None
 
 

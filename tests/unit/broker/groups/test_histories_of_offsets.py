@@ -262,7 +262,7 @@ class History:
                 self.begin(self.deleting(group_id, partitions))
             case "expire":
                 first = log.end_offset
-                self.shard.expire()
+                await self.shard.expire()
                 self.forgets(first, "expired")
             case "time":
                 self.clock.advance(milliseconds=random.choice([1_000, SETTINGS.retention_ms // 2, SETTINGS.retention_ms]))

@@ -17,6 +17,7 @@ from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.classic.transitions import GroupState
+from ottla.broker.groups.commits import GROUPS_AT_ONCE
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
@@ -264,17 +265,35 @@ async def test_an_empty_groups_offsets_expire_and_then_the_group() -> None:
     joined = await one_member(shard)
     await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(1, commit_timestamp=clock.time_ms())})
     clock.advance(seconds=2_000)
-    shard.expire()
+    await shard.expire()
     assert len(shard.offsets("g")) == 1, "its member reads it"
     shard.leave("g", [Leaver(joined.member_id)])
     clock.advance(seconds=999)
-    shard.expire()
+    await shard.expire()
     assert len(shard.offsets("g")) == 1, "it is empty for less than the retention"
     clock.advance(seconds=2)
-    shard.expire()
+    await shard.expire()
     assert shard.group("g") is None
     second = await loaded(log, clock, epoch=1)
     assert list(second.groups()) == []
+
+
+async def test_others_have_a_turn_while_groups_expire() -> None:
+    """Of ten thousand that no member reads any more, as console consumers leave them, nothing else was done for most of a second."""
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    names = [f"g{number}" for number in range(3 * GROUPS_AT_ONCE)]
+    for name in names:
+        await shard.commit(name, -1, "", None, {CLICKS: CommittedOffset(1, commit_timestamp=clock.time_ms())})
+    clock.advance(seconds=2_000)
+    expiring = asyncio.ensure_future(shard.expire())
+    await asyncio.sleep(0)
+    assert len(list(shard.groups())) == len(names) - GROUPS_AT_ONCE
+    await shard.delete(names[-1])
+    await shard.commit(names[-2], -1, "", None, {CLICKS: CommittedOffset(2, commit_timestamp=clock.time_ms())})
+    await expiring
+    assert [group.group_id for group in shard.groups()] == [names[-2]]
+    assert [group.group_id for group in (await loaded(log, clock, epoch=1)).groups()] == [names[-2]]
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
@@ -291,7 +310,7 @@ async def test_a_group_is_taken_away_in_batches_that_the_log_takes(is_deleted: b
     if is_deleted:
         await shard.delete(name)
     else:
-        shard.expire()
+        await shard.expire()
     assert max(map(len, log.batches[before:])) < 1 << 20, "max.message.bytes"
     assert list((await loaded(log, clock, epoch=1)).groups()) == []
 
