@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
-from ottla.broker.groups.classic.transitions import table
+from ottla.broker.groups.classic import transitions
 from ottla.broker.groups.consumer import states
 from ottla.config.properties import parse
 from ottla.testing import EmbeddedCluster
@@ -31,5 +32,11 @@ def _settings() -> str:
 
 def test_the_tables_of_states_are_those_that_hold() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert table() in text
-    assert states.table() in text
+    for held in (transitions.LEGAL_PREDECESSORS, states.LEGAL_PREDECESSORS):
+        assert state_table({target.value: {state.value for state in before} for target, before in held.items()}) in text
+
+
+def state_table(predecessors: Mapping[str, Collection[str]]) -> str:
+    """The table in Markdown: from which states each may be entered, all of them in one order."""
+    rows = (f"| {target} | {', '.join(state for state in predecessors if state in before)} |" for target, before in predecessors.items())
+    return "\n".join(("| to | from |", "|---|---|", *rows))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from ottla.broker.replication.audit_runs import MIXED, Run
+from ottla.broker.replication.audit_runs import Run
 from ottla.errors import CorruptMessage
 from ottla.record.audit_records import MAXIMUM_WINDOWS, Tally
 from ottla.record.batch import (
@@ -196,8 +196,3 @@ def _positions(data: bytes) -> list[int]:
         found.append(position)
         position = following
     return found
-
-
-def is_mixed(runs: Iterable[Run]) -> bool:
-    """Whether a batch among these has to be opened."""
-    return any(run.start_ms == MIXED for run in runs)

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges, is_mixed
-from ottla.broker.replication.audit_runs import AuditRuns, Run
+from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges
+from ottla.broker.replication.audit_runs import MIXED, AuditRuns, Run
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
@@ -362,7 +362,7 @@ class AuditTier:
         return found
 
     async def _counted(self, led: _Led, first: int, end: int, runs: list[Run] | None) -> Ranges | None:
-        if runs is not None and not is_mixed(runs):
+        if runs is not None and all(run.start_ms != MIXED for run in runs):
             ranges = Ranges(first, end, self._window_ms)
             for run in runs:
                 ranges.count(run)

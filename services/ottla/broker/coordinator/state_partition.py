@@ -15,7 +15,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
 from ottla.broker.metadata import MetadataCache
-from ottla.errors import ApiError, CoordinatorLoadInProgress, NotCoordinator
+from ottla.errors import (
+    ApiError,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    KafkaStorageError,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from ottla.lifecycle import Backoff, Offload, Tasks
 from ottla.model import TopicPartition
 
@@ -33,6 +44,16 @@ def reading_seconds(late_seconds: float) -> float:
     What clients sent while it did is read first: a member may have been heard, or a transaction ended.
     """
     return min(late_seconds, _READING_SECONDS) if late_seconds > _LATE_SECONDS else 0.0
+
+
+def as_coordinator_error(error: ApiError) -> ApiError:
+    """What is answered when a coordinator could not write: whether to ask it again, or to look for another one."""
+    match error:
+        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend() | RequestTimedOut():
+            return CoordinatorNotAvailable(error.message)
+        case NotLeaderOrFollower() | KafkaStorageError():
+            return NotCoordinator(error.message)
+    return error
 
 
 class StatePartition(Protocol):

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -173,20 +174,7 @@ class Commits:
             check_commit(group, generation_id, member_id, instance_id)
             if group.has(member_id):  # it lives; not so by what a producer commits for it, nor as a member of a consumer group
                 group.hear_from(group.get(member_id), monotonic_ms(self._clock))
-        outcomes, records = self._records(group_id, offsets)
-        accepted = [commit for commit, error in outcomes.items() if error is None]
-        if not accepted:
-            return outcomes
-        try:
-            partition, base_offset, end_offset = self._appended(self._log.append(records))
-            for index, commit in enumerate(accepted):
-                entry.offsets.append(commit, offsets[commit], base_offset + index, self._known_id(commit.topic))
-            await self._log.committed(partition, end_offset)
-        except ApiError as error:
-            return _refused(outcomes, error)
-        self._advance(entry)
-        self._counts.commits += len(accepted)
-        return outcomes
+        return await self._store(entry, offsets)
 
     def _appended(self, appended: tuple[Partition, int, int]) -> tuple[Partition, int, int]:
         self._partition = appended[0]
@@ -218,19 +206,29 @@ class Commits:
                 raise IllegalGeneration(error.message) from error  # producers know no other
         else:
             check_commit(group, generation_id, member_id, instance_id, transactional=True)
-        outcomes, records = self._records(group_id, offsets)
+        return await self._store(entry, offsets, (producer_id, producer_epoch))
+
+    async def _store(self, entry: GroupEntry, offsets: Offsets, producer: tuple[int, int] | None = None) -> Outcomes:
+        """Appends what may be stored of these, in the transaction of a producer if there is one, and waits until it is committed."""
+        outcomes, records = self._records(entry.group.group_id, offsets)
         accepted = [commit for commit, error in outcomes.items() if error is None]
         if not accepted:
             return outcomes
         try:
-            appended = self._log.append_in_transaction(records, producer_id, producer_epoch)
+            if producer is None:
+                appended = self._log.append(records)
+                add = entry.offsets.append
+            else:
+                appended = self._log.append_in_transaction(records, *producer)
+                add = partial(entry.offsets.add_pending, producer[0])
+                self._in_transactions.setdefault(producer[0], set()).add(entry.group.group_id)
             partition, base_offset, end_offset = self._appended(appended)
-            self._in_transactions.setdefault(producer_id, set()).add(group_id)
             for index, commit in enumerate(accepted):
-                entry.offsets.add_pending(producer_id, commit, offsets[commit], base_offset + index, self._known_id(commit.topic))
+                add(commit, offsets[commit], base_offset + index, self._known_id(commit.topic))
             await self._log.committed(partition, end_offset)
         except ApiError as error:
             return _refused(outcomes, error)
+        self._advance(entry)
         self._counts.commits += len(accepted)
         return outcomes
 
@@ -270,11 +268,10 @@ class Commits:
         if entry is None or entry.is_dead:
             raise GroupIdNotFound(f"group {group_id} is not known")
         subscribed = self._subscribed(entry, partitions)
-        outcomes: Outcomes = {}
-        for partition in partitions:
-            outcomes[partition] = (
-                GroupSubscribedToTopic(f"group {group_id} reads {partition.topic}") if partition.topic in subscribed else None
-            )
+        outcomes: Outcomes = {
+            partition: GroupSubscribedToTopic(f"group {group_id} reads {partition.topic}") if partition.topic in subscribed else None
+            for partition in partitions
+        }
         self._advance(entry)
         there = entry.offsets.partitions()
         removed = [partition for partition in partitions if outcomes[partition] is None and partition in there]

@@ -31,7 +31,6 @@ from ottla.model import MakeUnique, TopicPartition
 log: Final = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-MAX_GROUP_ID_BYTES: Final = (1 << 15) - 1  # of a string in the keys of the offsets topic
 _RETRY_SECONDS: Final = 1.0
 
 
@@ -103,9 +102,6 @@ class GroupCoordinator:
                 partition.topics_deleted(deleted)
             if all_known:
                 partition.topics_known()
-        self._look_for_offsets_to_remove()
-
-    def _look_for_offsets_to_remove(self) -> None:
         if any(partition.has_offsets_to_remove for partition in self._partitions):
             self._topics_gone.set()
 
@@ -139,7 +135,7 @@ class GroupCoordinator:
         """Where the group is.
 
         Raises:
-            InvalidGroupId: it cannot be a group's id.
+            InvalidGroupId: it is empty.
             NotCoordinator: another broker coordinates it.
             CoordinatorLoadInProgress: its partition is still being read.
         """
@@ -149,8 +145,6 @@ class GroupCoordinator:
 
     def of_any(self, group_id: str) -> GroupShard:
         """As `of`, for what is served of the group with the empty id too: its offsets, to be described, and to be deleted."""
-        if len(group_id) > MAX_GROUP_ID_BYTES or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
-            raise InvalidGroupId(f"a group's id of more than {MAX_GROUP_ID_BYTES} bytes fits into no record")
         return self._partitions.of(group_id, "group")
 
     def transaction_ended(self, key: TopicPartition, producer_id: int, is_commit: bool) -> None:

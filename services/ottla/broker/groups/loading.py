@@ -6,6 +6,7 @@ A record that cannot be read costs only what it said.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,7 +42,7 @@ class LoadedGroup:
 
 def loaded_groups(partition: TopicPartition, read: LastValues) -> dict[str, LoadedGroup]:
     """The groups that there are."""
-    loaded: dict[str, LoadedGroup] = {}
+    loaded: defaultdict[str, LoadedGroup] = defaultdict(LoadedGroup)
     changes: list[tuple[ConsumerGroupKey, int, bytes]] = []
     for data, (offset, value) in read.values.items():
         try:
@@ -49,9 +50,9 @@ def loaded_groups(partition: TopicPartition, read: LastValues) -> dict[str, Load
             match key:
                 case OffsetKey():
                     stored_offset, of = decode_offset(value), TopicPartition(key.topic, key.partition)
-                    _group(loaded, key.group_id).offsets.commit(of, stored_offset.committed, offset, stored_offset.topic_id)
+                    loaded[key.group_id].offsets.commit(of, stored_offset.committed, offset, stored_offset.topic_id)
                 case GroupKey():
-                    stored, group = decode_group(value), _group(loaded, key.group_id)
+                    stored, group = decode_group(value), loaded[key.group_id]
                     group.stored, group.stored_at = stored, offset
                 case ConsumerGroupKey():
                     changes.append((key, offset, value))
@@ -66,32 +67,21 @@ def loaded_groups(partition: TopicPartition, read: LastValues) -> dict[str, Load
                 key = decode_key(data)
                 if isinstance(key, OffsetKey) and undecided is not None:
                     stored_offset, of = decode_offset(undecided), TopicPartition(key.topic, key.partition)
-                    offsets = _group(loaded, key.group_id).offsets
+                    offsets = loaded[key.group_id].offsets
                     offsets.add_pending(producer_id, of, stored_offset.committed, offset, stored_offset.topic_id)
             except Exception as error:  # a damaged record is skipped
                 read.skip(offset, error)
     return loaded
 
 
-def _read_changes(read: LastValues, changes: list[tuple[ConsumerGroupKey, int, bytes]], loaded: dict[str, LoadedGroup]) -> None:
-    for key, offset, value in sorted(changes, key=_kind):
+def _read_changes(read: LastValues, changes: list[tuple[ConsumerGroupKey, int, bytes]], loaded: defaultdict[str, LoadedGroup]) -> None:
+    # Kafka has numbered them so that a member comes before what it is to have, and that before what it has.
+    for key, offset, value in sorted(changes, key=lambda change: change[0].kind):
         try:
             change = decode_change(key, value)
         except Exception as error:  # a damaged record is skipped
             read.skip(offset, error)
             continue
-        group = _group(loaded, key.group_id)
+        group = loaded[key.group_id]
         group.changes.append(change)
         group.changed_at = max(group.changed_at, offset)
-
-
-def _group(loaded: dict[str, LoadedGroup], group_id: str) -> LoadedGroup:
-    found = loaded.get(group_id)
-    if found is None:
-        found = loaded[group_id] = LoadedGroup()
-    return found
-
-
-def _kind(change: tuple[ConsumerGroupKey, int, bytes]) -> int:
-    """Kafka has numbered them so that a member comes before what it is to have, and that before what it has."""
-    return change[0].kind

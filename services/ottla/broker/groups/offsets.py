@@ -123,16 +123,13 @@ class GroupOffsets:
             if self._pending[producer_id][partition].record_offset < record_offset:
                 self._drop_pending(producer_id, partition)
 
-    def remove(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Forgets offsets, those under way and in transactions too; gives the partitions that had a committed one."""
-        removed = []
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets offsets, those under way and in transactions too."""
         for partition in partitions:
             self._appended.pop(partition, None)
             for producer_id in list(self._producers.get(partition, ())):
                 self._drop_pending(producer_id, partition)
-            if self._committed.pop(partition, None) is not None:
-                removed.append(partition)
-        return removed
+            self._committed.pop(partition, None)
 
     # Transactions.
 

@@ -5,23 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ottla.broker.coordinator.state_partition import as_coordinator_error
 from ottla.broker.replication.internal_topics import InternalTopics, KeyValue
 from ottla.broker.replication.partition import Partition
-from ottla.errors import (
-    ApiError,
-    CoordinatorNotAvailable,
-    InvalidCommitOffsetSize,
-    KafkaStorageError,
-    MessageTooLarge,
-    NotCoordinator,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    NotLeaderOrFollower,
-    RecordListTooLarge,
-    RequestTimedOut,
-    UnknownServerError,
-    UnknownTopicOrPartition,
-)
+from ottla.errors import ApiError, InvalidCommitOffsetSize, MessageTooLarge, RecordListTooLarge, RequestTimedOut, UnknownServerError
 from ottla.model import TopicPartition
 
 # So many go into a batch at most: a group may have offsets of as many partitions as there are.
@@ -85,23 +72,13 @@ class PartitionLog:
 
 def as_group_error(error: ApiError) -> ApiError:
     """The error that a member gets when the group could not be written."""
-    match error:
-        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend() | RequestTimedOut():
-            return CoordinatorNotAvailable(error.message)
-        case NotLeaderOrFollower() | KafkaStorageError():
-            return NotCoordinator(error.message)
-        case MessageTooLarge() | RecordListTooLarge():
-            return UnknownServerError(f"the group is too large to be written: {error.message}")
-    return error
+    if isinstance(error, (MessageTooLarge, RecordListTooLarge)):
+        return UnknownServerError(f"the group is too large to be written: {error.message}")
+    return as_coordinator_error(error)
 
 
 def as_commit_error(error: ApiError) -> ApiError:
     """What is answered when offsets could not be written."""
-    match error:
-        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend():
-            return CoordinatorNotAvailable(error.message)
-        case NotLeaderOrFollower() | KafkaStorageError():
-            return NotCoordinator(error.message)
-        case MessageTooLarge() | RecordListTooLarge():
-            return InvalidCommitOffsetSize(error.message)
-    return error
+    if isinstance(error, (MessageTooLarge, RecordListTooLarge)):
+        return InvalidCommitOffsetSize(error.message)
+    return error if isinstance(error, RequestTimedOut) else as_coordinator_error(error)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.broker.coordinator.last_values import LastValues
+from ottla.broker.coordinator.state_partition import as_coordinator_error
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
@@ -30,19 +31,13 @@ from ottla.errors import (
     ApiError,
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
-    CoordinatorNotAvailable,
     InvalidProducerIdMapping,
     InvalidTransactionState,
     InvalidTransactionTimeout,
-    KafkaStorageError,
     NotCoordinator,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
-    RequestTimedOut,
     TransactionalIdNotFound,
     UnknownServerError,
-    UnknownTopicOrPartition,
 )
 from ottla.interbroker.calls import TransactionMarker
 from ottla.lifecycle import Offload, Tasks
@@ -494,9 +489,5 @@ def _loaded(read: LastValues) -> list[tuple[Transaction, int]]:
 
 def _as_transaction_error(error: ApiError) -> ApiError:
     """The error that a producer gets when a step could not be written."""
-    match error:
-        case UnknownTopicOrPartition() | NotEnoughReplicas() | NotEnoughReplicasAfterAppend() | RequestTimedOut():
-            return CoordinatorNotAvailable(error.message)
-        case NotLeaderOrFollower() | KafkaStorageError():
-            return NotCoordinator(error.message)
-    return UnknownServerError(error.message)
+    answered = as_coordinator_error(error)
+    return UnknownServerError(error.message) if answered is error else answered

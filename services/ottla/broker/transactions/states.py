@@ -52,16 +52,3 @@ LEGAL_PREDECESSORS: Final[Mapping[TransactionState, frozenset[TransactionState]]
 
 PREPARED: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 SETTLED: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-
-
-def is_legal(current: TransactionState, target: TransactionState) -> bool:
-    """Whether a transaction may go from one state to the other."""
-    return current in LEGAL_PREDECESSORS[target]
-
-
-def table() -> str:
-    """The table in Markdown, for the docs."""
-    lines = ["| to | from |", "|---|---|"]
-    for target, predecessors in LEGAL_PREDECESSORS.items():
-        lines.append(f"| {target.title} | {', '.join(state.title for state in _S if state in predecessors)} |")
-    return "\n".join(lines)

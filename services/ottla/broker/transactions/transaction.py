@@ -1,8 +1,7 @@
 """One transactional id as its coordinator knows it.
 
-A transaction is a value: a change makes another one (`Next`), which is written to the log first and taken in when it is
-committed there. In between it is `pending`, and every other change is refused with CONCURRENT_TRANSACTIONS, so that
-what the log says is always what happened.
+A transaction is a value: a change makes another one, which is written to the log first and taken in when it is committed
+there. In between every other change is refused with CONCURRENT_TRANSACTIONS, so that what the log says is what happened.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ottla.broker.transactions.states import SETTLED, TransactionState, is_legal
+from ottla.broker.transactions.states import LEGAL_PREDECESSORS, SETTLED, TransactionState
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 # The last epoch is kept for fencing: a producer that would get it gets another producer id.
@@ -46,7 +45,7 @@ class Transaction:
 
     def to(self, state: TransactionState, now_ms: int, **changes: object) -> Transaction:
         """The transaction in another state. An illegal step is a broken invariant of ours, and no client's fault."""
-        assert is_legal(self.state, state), f"{self.transactional_id}: {self.state.title} -> {state.title} is not legal"
+        assert self.state in LEGAL_PREDECESSORS[state], f"{self.transactional_id}: {self.state.title} -> {state.title} is not legal"
         return replace(self, state=state, update_timestamp=now_ms, **changes)  # type: ignore[arg-type]  # fields of this class
 
     def is_timed_out(self, now_ms: int) -> bool:

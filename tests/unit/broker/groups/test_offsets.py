@@ -55,7 +55,7 @@ def test_offsets_that_are_removed_are_not_brought_back_by_a_transaction() -> Non
     offsets.commit(CLICKS, CommittedOffset(1), 1)
     offsets.add_pending(PRODUCER, CLICKS, CommittedOffset(5), 2)
     offsets.add_pending(PRODUCER, VIEWS, CommittedOffset(6), 3)
-    assert offsets.remove([CLICKS, TopicPartition("none", 0)]) == [CLICKS]
+    offsets.remove([CLICKS, TopicPartition("none", 0)])
     offsets.complete(PRODUCER, is_commit=True)
     assert offsets.get(CLICKS) is None
     assert offsets.get(VIEWS) == CommittedOffset(6)

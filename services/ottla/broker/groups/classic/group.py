@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from ottla.broker.groups.classic.effects import JoinedMember, StoredMember, StoreGroup, StoreReason, Token
+from ottla.broker.groups.classic.effects import JoinedMember, StoreGroup, StoreReason, Token
 from ottla.broker.groups.classic.member import Member, Protocol
-from ottla.broker.groups.classic.transitions import GroupState, is_legal
+from ottla.broker.groups.classic.transitions import LEGAL_PREDECESSORS, GroupState
 
 NEVER_MS: Final = (1 << 63) - 1
 # Letters of a client's name in the id of its member. Each that was given and not used is kept for half an hour.
@@ -89,9 +89,6 @@ class Group:
     def __len__(self) -> int:
         return len(self._members)
 
-    def is_in(self, *states: GroupState) -> bool:
-        return self.state in states
-
     def has(self, member_id: str) -> bool:
         return member_id in self._members
 
@@ -139,7 +136,7 @@ class Group:
         """The effect that writes the group as it is, or with other assignments than it has yet."""
         stored = [member.stored(self.protocol_name) for member in self._members.values()]
         if assignments is not None:
-            stored = [_with_assignment(member, assignments.get(member.member_id, b"")) for member in stored]
+            stored = [replace(member, assignment=assignments.get(member.member_id, b"")) for member in stored]
         return StoreGroup(
             self.group_id,
             self.protocol_type,
@@ -155,7 +152,7 @@ class Group:
 
     def transition_to(self, target: GroupState, now_ms: int) -> None:
         """Goes to another state. An illegal step is a broken invariant of ours, and no client's fault."""
-        assert is_legal(self.state, target), f"group {self.group_id}: {self.state.value} -> {target.value} is not legal"
+        assert self.state in LEGAL_PREDECESSORS[target], f"group {self.group_id}: {self.state.value} -> {target.value} is not legal"
         self.previous_state, self.state, self.state_timestamp_ms = self.state, target, now_ms
         self._counts.rebalances += target is GroupState.PREPARING_REBALANCE
 
@@ -239,24 +236,7 @@ class Group:
             self.sync_deadline_ms,
         )
 
-    def new_member_id(self, client_id: str, instance_id: str | None, unique: UUID) -> str:
-        """An id for a new member, that tells a person whose it is."""
-        return made_member_id(instance_id or client_id, unique)
-
 
 def made_member_id(name: str, unique: UUID) -> str:
     """An id that tells a person whose member it is, by so much of its client's name as a person reads."""
     return f"{name[:MAX_SHOWN]}-{unique}"
-
-
-def _with_assignment(member: StoredMember, assignment: bytes) -> StoredMember:
-    return StoredMember(
-        member.member_id,
-        member.instance_id,
-        member.client_id,
-        member.client_host,
-        member.session_timeout_ms,
-        member.rebalance_timeout_ms,
-        member.subscription,
-        assignment,
-    )

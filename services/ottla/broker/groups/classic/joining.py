@@ -10,10 +10,9 @@ Source: Kafka's `GroupCoordinator.handleJoinGroup` and what it calls.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, Token
-from ottla.broker.groups.classic.group import Group, GroupLimits
+from ottla.broker.groups.classic.group import Group, GroupLimits, made_member_id
 from ottla.broker.groups.classic.member import Member, Protocol
 from ottla.broker.groups.classic.rebalancing import forget_requests, joined, maybe_prepare, remove_member, try_complete_join
 from ottla.broker.groups.classic.transitions import GroupState
@@ -24,15 +23,11 @@ from ottla.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
-    InvalidRequest,
     InvalidSessionTimeout,
     MemberIdRequired,
     UnknownMemberId,
 )
 from ottla.model import MakeUnique
-
-# Less than the 16 bits that a record has for the length of a string, as some are made of two.
-MAX_TEXT_BYTES: Final = (1 << 15) - 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +72,13 @@ def join(group: Group, request: Join, token: Token, now_ms: int, unique: MakeUni
 
 
 def check_request(group_id: str, request: Join, limits: GroupLimits) -> None:
-    """What holds for a JoinGroup to a group of whatever kind, before there is one. Raises InvalidSessionTimeout or InvalidRequest."""
+    """What holds for a JoinGroup to a group of whatever kind, before there is one. Raises InvalidSessionTimeout."""
     if not limits.min_session_timeout_ms <= request.session_timeout_ms <= limits.max_session_timeout_ms:
         raise InvalidSessionTimeout(
             f"group {group_id}: a session timeout of {request.session_timeout_ms} ms is not within"
             f" group.min.session.timeout.ms = {limits.min_session_timeout_ms}"
             f" and group.max.session.timeout.ms = {limits.max_session_timeout_ms}"
         )
-    texts = (
-        request.client_id,
-        request.member_id,
-        request.instance_id or "",
-        request.protocol_type,
-        *(protocol.name for protocol in request.protocols),
-    )
-    if any(len(text.encode()) > MAX_TEXT_BYTES for text in texts):
-        raise InvalidRequest(f"group {group_id}: an id or a name of more than {MAX_TEXT_BYTES} bytes fits into no record")
 
 
 def _check(group: Group, request: Join) -> None:
@@ -122,7 +108,7 @@ def _has_room(group: Group, request: Join) -> bool:
 
 
 def _new_member(group: Group, request: Join, token: Token, now_ms: int, unique: MakeUnique) -> list[Effect]:
-    member_id = group.new_member_id(request.client_id, request.instance_id, unique())
+    member_id = made_member_id(request.instance_id or request.client_id, unique())
     if request.instance_id is not None:
         if group.static_member(request.instance_id) is None:
             return _add(group, request, member_id, token, now_ms)

@@ -212,7 +212,7 @@ def remove_member(group: Group, member_id: str, reason: str, now_ms: int) -> lis
     """Takes a member out; the others rebalance."""
     effects = forget_requests(group, group.get(member_id), UnknownMemberId(f"{member_id} is no member any more: {reason}"))
     group.remove(member_id)
-    if group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+    if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         return effects + maybe_prepare(group, reason, now_ms)
     return effects + try_complete_join(group, now_ms)
 
@@ -271,7 +271,7 @@ def _sync_timed_out(group: Group, now_ms: int) -> list[Effect]:
     group.sync_deadline_ms = NEVER_MS
     late = [member_id for member_id in group.pending_sync if group.has(member_id)]
     group.pending_sync.clear()
-    if not late or not group.is_in(GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+    if not late or group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
         return []
     effects: list[Effect] = []
     for member_id in late:

@@ -33,17 +33,3 @@ LEGAL_PREDECESSORS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
     GroupState.DEAD: frozenset(GroupState),
 }
-
-
-def is_legal(current: GroupState, target: GroupState) -> bool:
-    """Whether a group may go from one state to the other."""
-    return current in LEGAL_PREDECESSORS[target]
-
-
-def table() -> str:
-    """The table in Markdown, for the docs."""
-    lines = ["| to | from |", "|---|---|"]
-    for target, predecessors in LEGAL_PREDECESSORS.items():
-        listed = ", ".join(state.value for state in GroupState if state in predecessors)
-        lines.append(f"| {target.value} | {listed} |")
-    return "\n".join(lines)

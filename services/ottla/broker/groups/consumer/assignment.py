@@ -49,8 +49,3 @@ def joined(one: Assignment, other: Assignment) -> Assignment:
     for topic_id, partitions in other.items():
         both[topic_id] = both.get(topic_id, frozenset()) | partitions
     return both
-
-
-def is_within(one: Assignment, other: Assignment) -> bool:
-    """Whether all of the first is in the second."""
-    return all(partitions <= other.get(topic_id, frozenset()) for topic_id, partitions in one.items())

@@ -35,7 +35,7 @@ from ottla.broker.groups.consumer.changes import (
     TopicsChange,
 )
 from ottla.broker.groups.consumer.member import ConsumerMember, MemberMetadata, Position
-from ottla.broker.groups.consumer.states import ConsumerGroupState, is_legal
+from ottla.broker.groups.consumer.states import LEGAL_PREDECESSORS, ConsumerGroupState
 from ottla.errors import UnknownMemberId
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -211,7 +211,7 @@ class ConsumerGroup:
             return
         state = self._state()
         if state is not self.state:
-            assert is_legal(self.state, state), f"group {self.group_id}: {self.state.value} -> {state.value} is not legal"
+            assert self.state in LEGAL_PREDECESSORS[state], f"group {self.group_id}: {self.state.value} -> {state.value} is not legal"
             self.state = state
 
     def loaded(self) -> None:
@@ -307,10 +307,7 @@ class ConsumerGroup:
 
     def deadlines(self, member_id: str) -> Deadlines:
         """The member's, to be changed; anyone who brings one forward tells `note_deadline`."""
-        found = self._deadlines.get(member_id)
-        if found is None:
-            found = self._deadlines[member_id] = Deadlines()
-        return found
+        return self._deadlines.setdefault(member_id, Deadlines())
 
     def forget_deadlines(self, member_id: str) -> None:
         self._deadlines.pop(member_id, None)

@@ -2,7 +2,7 @@
 
     epoch 0      it joins, or joins again after it was fenced
     epoch > 0    it lives; what it does not say has not changed
-    epoch -1     it leaves; -2: a static member leaves and will be back (`departures`)
+    epoch -1     it leaves; -2: a static member leaves and will be back
 
 Source: Kafka's `GroupMetadataManager.consumerGroupHeartbeat`, and KIP-848. From version 1 on the member makes its id itself
 (KIP-1082).
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.broker.groups.consumer.advancing import assign, describe, reconcile
-from ottla.broker.groups.consumer.assignment import Assignment, is_within
+from ottla.broker.groups.consumer.assignment import Assignment, without
 from ottla.broker.groups.consumer.changes import MemberChange, PositionChange, RegexChange, TargetChange
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.member import LEAVES, LEAVES_FOR_A_WHILE, ConsumerMember, MemberMetadata
@@ -32,8 +32,6 @@ from ottla.errors import (
 from ottla.model import MakeUnique
 
 log: Final = logging.getLogger(__name__)
-
-MAX_ID_BYTES: Final = (1 << 15) - 1  # the keys of records have 16 bits for a length
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +91,6 @@ def check(request: Heartbeat, assignors: tuple[str, ...]) -> None:
     epoch = request.member_epoch
     if (request.makes_its_id or epoch != 0) and not request.member_id.strip():
         raise InvalidRequest("MemberId can't be empty.")
-    if max(len(request.member_id.encode()), len((request.instance_id or "").encode())) > MAX_ID_BYTES:
-        raise InvalidRequest(f"a member id or group instance id of more than {MAX_ID_BYTES} bytes")
     if epoch < LEAVES_FOR_A_WHILE:
         raise InvalidRequest(f"MemberEpoch is {epoch}, which is invalid.")
     if epoch == LEAVES_FOR_A_WHILE and request.instance_id is None:
@@ -206,7 +202,7 @@ def check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) ->
     position = member.position
     if epoch in (0, position.epoch):
         return
-    if epoch == position.previous_epoch and epoch < position.epoch and owned is not None and is_within(owned, position.assigned):
+    if epoch == position.previous_epoch and epoch < position.epoch and owned is not None and not without(owned, position.assigned):
         return
     raise FencedMemberEpoch(
         f"The consumer group member has a {'greater' if epoch > position.epoch else 'smaller'} member epoch ({epoch}) than the one"

@@ -60,16 +60,3 @@ LEGAL_MEMBER_PREDECESSORS: Final[Mapping[MemberState, frozenset[MemberState]]] =
     _Member.UNREVOKED: frozenset({_Member.STABLE, _Member.UNRELEASED}),
     _Member.UNRELEASED: frozenset({_Member.STABLE, _Member.UNREVOKED}),
 }
-
-
-def is_legal(current: ConsumerGroupState, target: ConsumerGroupState) -> bool:
-    """Whether a group may go from one state to the other."""
-    return current in LEGAL_PREDECESSORS[target]
-
-
-def table() -> str:
-    """The table of group states in Markdown, for the docs."""
-    lines = ["| to | from |", "|---|---|"]
-    for target, predecessors in LEGAL_PREDECESSORS.items():
-        lines.append(f"| {target.value} | {', '.join(predecessor.value for predecessor in _Group if predecessor in predecessors)} |")
-    return "\n".join(lines)

@@ -12,9 +12,9 @@ from tests.unit.broker.groups.known_topics import KnownTopics
 from ottla.broker.groups.commits import check_consumer_commit, check_consumer_fetch
 from ottla.broker.groups.consumer.assignment import assignment_of, count
 from ottla.broker.groups.consumer.group import ConsumerLimits
-from ottla.broker.groups.consumer.heartbeat import MAX_ID_BYTES, Heartbeat
+from ottla.broker.groups.consumer.heartbeat import Heartbeat
 from ottla.broker.groups.consumer.member import LEAVES_FOR_A_WHILE
-from ottla.broker.groups.consumer.states import LEGAL_MEMBER_PREDECESSORS, LEGAL_PREDECESSORS, ConsumerGroupState, MemberState, is_legal
+from ottla.broker.groups.consumer.states import LEGAL_MEMBER_PREDECESSORS, LEGAL_PREDECESSORS, ConsumerGroupState, MemberState
 from ottla.errors import (
     ApiError,
     FencedInstanceId,
@@ -178,9 +178,7 @@ def test_a_member_that_is_not_known_joins_again(coordinator: ConsumerCoordinator
     ("request_", "error"),
     [
         (replace(JOIN, member_id=""), InvalidRequest),
-        (replace(JOIN, member_id="m" * (MAX_ID_BYTES + 1)), InvalidRequest),
         (replace(JOIN, instance_id=""), InvalidRequest),
-        (replace(JOIN, instance_id="é" * MAX_ID_BYTES), InvalidRequest),
         (replace(JOIN, rack_id=" "), InvalidRequest),
         (replace(JOIN, member_epoch=-3), InvalidRequest),
         (replace(JOIN, member_epoch=-2), InvalidRequest),
@@ -480,4 +478,4 @@ def test_a_heartbeat_that_changes_nothing_writes_nothing(coordinator: ConsumerCo
 def test_the_tables_have_every_state() -> None:
     assert set(LEGAL_PREDECESSORS) == set(ConsumerGroupState)
     assert set(LEGAL_MEMBER_PREDECESSORS) == set(MemberState)
-    assert not is_legal(ConsumerGroupState.EMPTY, ConsumerGroupState.ASSIGNING)
+    assert ConsumerGroupState.EMPTY not in LEGAL_PREDECESSORS[ConsumerGroupState.ASSIGNING]
