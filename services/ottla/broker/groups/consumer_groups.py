@@ -87,8 +87,11 @@ class ConsumerGroups:
         group, former = self._joined(entry, group_id, request)
         with self._changing(group, entry, former) as changed:
             answer = heartbeat(group, request, self._topics, monotonic_ms(self._clock), self._unique)
-        effects = self._taken_over(former)
-        return changed[0], answer, effects
+        if former is None:
+            return changed[0], answer, []
+        # Anyone who waits in a classic group that is a consumer group now joins again, and is served as its member.
+        error = RebalanceInProgress(f"group {group_id} has become a consumer group")
+        return changed[0], answer, rebalancing.take_down(former, error, monotonic_ms(self._clock))
 
     def _joined(self, entry: GroupEntry | None, group_id: str, request: Heartbeat) -> tuple[ConsumerGroup, Group | None]:
         """The group that a heartbeat is for, and the classic one that it takes the place of."""
@@ -133,13 +136,6 @@ class ConsumerGroups:
         except ApiError as error:
             raise as_group_error(error) from error
         return partition, end_offset
-
-    def _taken_over(self, former: Group | None) -> list[Effect]:
-        """Anyone who waits in a classic group that is a consumer group now joins again, and is served as its member."""
-        if former is None:
-            return []
-        error = RebalanceInProgress(f"group {former.group_id} has become a consumer group")
-        return rebalancing.take_down(former, error, monotonic_ms(self._clock))
 
     def _leave(self, entry: GroupEntry | None, group_id: str, request: Heartbeat) -> tuple[GroupEntry, HeartbeatAnswer, list[Effect]]:
         if entry is None or not isinstance(entry.group, ConsumerGroup):
@@ -297,8 +293,7 @@ def remove(group: ConsumerGroup, members: list[ConsumerMember], topics: Topics, 
     """Takes members out, and begins a new epoch."""
     for member in members:
         take_out(group, member)
-    if members:
-        refresh(group, topics, now_ms, is_other=True)
+    refresh(group, topics, now_ms, is_other=True)
 
 
 def take_out(group: ConsumerGroup, member: ConsumerMember) -> None:

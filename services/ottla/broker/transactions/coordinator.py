@@ -17,7 +17,7 @@ from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
-from ottla.broker.transactions.markers import MarkerSender, MarkerWriter, Peers, TransactionEnds, TransactionPeers
+from ottla.broker.transactions.markers import MarkerSender, MarkerWriter, TransactionEnds, TransactionPeers
 from ottla.broker.transactions.shard import TransactionCounts, TransactionLimits, TransactionPartition
 from ottla.broker.transactions.transaction import Transaction
 from ottla.clock import Clock
@@ -231,14 +231,6 @@ class CurrentSettings(Protocol):
     def settings(self) -> BrokerSettings: ...
 
 
-class PartitionOfId(Protocol):
-    """Where ids belong: `TransactionCoordinator`."""
-
-    def partition_of(self, name: str, /) -> int:
-        """The partition of the topic of transactions that has a transactional id."""
-        ...
-
-
 class TransactionVerification:
     """Asks for partitions of this broker.
 
@@ -251,7 +243,12 @@ class TransactionVerification:
     """
 
     def __init__(
-        self, metadata: MetadataCache, coordinator: PartitionOfId, peers: Peers, own: TransactionControl, current: CurrentSettings
+        self,
+        metadata: MetadataCache,
+        coordinator: TransactionCoordinator,
+        peers: TransactionPeers,
+        own: TransactionControl,
+        current: CurrentSettings,
     ) -> None:
         self._metadata = metadata
         self._coordinator = coordinator

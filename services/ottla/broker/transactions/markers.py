@@ -24,37 +24,8 @@ from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 log: Final = logging.getLogger(__name__)
 
 FENCING: Final = frozenset({InvalidProducerEpoch.code, TransactionCoordinatorFenced.code})
-
-
 # How long the in-sync replicas may take to have a marker before the coordinator gets an error and tries again.
 COMMIT_SECONDS: Final = 10.0
-
-
-class WritesMarkers(Protocol):
-    """A broker, as far as markers go."""
-
-    async def write_transaction_marker(self, marker: TransactionMarker, /) -> Mapping[TopicPartition, int]:
-        """Writes a marker; gives the error code of each partition. Raises ApiError when the broker cannot be reached."""
-        ...
-
-
-W = TypeVar("W")
-
-
-class Peers(Protocol):
-    """The way to any broker: `TransactionPeers`."""
-
-    def at(self, broker_id: BrokerId, own: W) -> W | TransactionControl:
-        """A broker; `own` where it is this one. Raises BrokerNotAvailable if it does not live."""
-        ...
-
-
-class Leaders(Protocol):
-    """Who leads what: `ottla.broker.metadata.MetadataCache`."""
-
-    def leader(self, key: TopicPartition) -> BrokerId | None:
-        """The broker that leads a partition, NO_LEADER, or None when there is no such partition any more."""
-        ...
 
 
 class MarkerSender:
@@ -69,7 +40,7 @@ class MarkerSender:
     """
 
     def __init__(
-        self, leaders: Leaders, peers: Peers, own: WritesMarkers, retry_backoff_seconds: float = 0.1, gone_after: int = 50
+        self, leaders: MetadataCache, peers: TransactionPeers, own: MarkerWriter, retry_backoff_seconds: float = 0.1, gone_after: int = 50
     ) -> None:
         self._leaders = leaders
         self._peers = peers
@@ -166,6 +137,9 @@ class MarkerWriter:
             producers.note_ended(marker.producer_id, marker.transaction)
             self._ends.transaction_ended(key, marker.producer_id, marker.is_commit)
         return NONE
+
+
+W = TypeVar("W")
 
 
 class TransactionPeers:

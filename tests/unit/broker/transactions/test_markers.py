@@ -38,7 +38,9 @@ class Cluster:
         self.topics_known = asyncio.Event()
         self.topics_known.set()
         self.calls: list[tuple[BrokerId, tuple[TopicPartition, ...]]] = []
-        self.sender = MarkerSender(self, self, Writer(self, ONE), retry_backoff_seconds=0, gone_after=3)
+        cluster: Any = self  # as far as markers go
+        own: Any = Writer(self, ONE)
+        self.sender = MarkerSender(cluster, cluster, own, retry_backoff_seconds=0, gone_after=3)
 
     async def send(self) -> None:
         await self.sender.send(MARKER, self.topics_known)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,7 +15,6 @@ from tests.unit.broker.wired import BROKER, NOW, Unchanging, wired
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.partition import Partition
 from ottla.broker.transactions.coordinator import TransactionVerification
-from ottla.broker.transactions.markers import Peers
 from ottla.config.broker import BrokerSettings
 from ottla.errors import (
     ApiError,
@@ -25,7 +24,7 @@ from ottla.errors import (
     InvalidTransactionState,
     ProducerFenced,
 )
-from ottla.interbroker.calls import TransactionAnswer, TransactionControl, TransactionQuestion
+from ottla.interbroker.calls import TransactionAnswer, TransactionQuestion
 from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 
@@ -43,8 +42,8 @@ class Coordinator:
         self.asked: list[tuple[BrokerId, TransactionQuestion]] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        own = cast("TransactionControl", self)
-        self.verification = TransactionVerification(self.metadata, self, cast("Peers", self), own, self.current)
+        everyone: Any = self
+        self.verification = TransactionVerification(self.metadata, everyone, everyone, everyone, self.current)
         self.led_by(BROKER)
 
     def led_by(self, leader: BrokerId) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
@@ -212,13 +213,7 @@ def next_position(
 
 def _changed(former: Position, position: Position) -> Position:
     """A member that waits for partitions where it waited before has not moved, whatever its previous epoch would be."""
-    is_same = (former.epoch, former.state, former.assigned, former.revoking) == (
-        position.epoch,
-        position.state,
-        position.assigned,
-        position.revoking,
-    )
-    return former if is_same else position
+    return former if replace(position, previous_epoch=former.previous_epoch) == former else position
 
 
 def _still_has(revoking: Assignment, owned: Assignment | None) -> bool:

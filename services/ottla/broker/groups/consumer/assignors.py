@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from ottla.broker.groups.consumer.assignment import Assignment, TopicPartitionId, assignment_of, partitions_of
+from ottla.broker.groups.consumer.assignment import Assignment, TopicPartitionId, assignment_of, count, partitions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Subscriber:
 
 def range_assignor(subscribers: Sequence[Subscriber], counts: Mapping[UUID, int]) -> dict[str, Assignment]:
     """Ranges, dealt to static members by their instance ids first, then to the others by their ids."""
-    in_order = sorted(subscribers, key=_static_first)
+    in_order = sorted(subscribers, key=lambda reader: (reader.instance_id is None, reader.instance_id or reader.member_id))
     assigned: dict[str, dict[UUID, frozenset[int]]] = {subscriber.member_id: {} for subscriber in in_order}
     for topic_id, partition_count in counts.items():
         readers = [subscriber for subscriber in in_order if topic_id in subscriber.topic_ids]
@@ -50,10 +50,6 @@ def range_assignor(subscribers: Sequence[Subscriber], counts: Mapping[UUID, int]
                 assigned[reader.member_id][topic_id] = frozenset(range(first, end))
             first = end
     return dict(assigned)
-
-
-def _static_first(subscriber: Subscriber) -> tuple[bool, str]:
-    return subscriber.instance_id is None, subscriber.instance_id or subscriber.member_id
 
 
 _MOST_ROUNDS: Final = 16  # of balancing; two or three do in practice
@@ -91,7 +87,7 @@ def _same_topics(subscribers: Sequence[Subscriber], counts: Mapping[UUID, int]) 
         quota = share
         if rest > 0 and len(kept) > share:  # who has one more than the others anyway keeps it
             quota, rest = share + 1, rest - 1
-        if len(kept) <= quota and len(kept) == sum(map(len, subscriber.target.values())):
+        if len(kept) <= quota and len(kept) == count(subscriber.target):
             unchanged[subscriber.member_id] = subscriber.target
         keeping[subscriber.member_id] = kept[:quota]
         taken.update(keeping[subscriber.member_id])
@@ -104,9 +100,7 @@ def _same_topics(subscribers: Sequence[Subscriber], counts: Mapping[UUID, int]) 
             quota, rest = share + 1, rest - 1
         kept += [partition for _, partition in zip(range(quota - len(kept)), free, strict=False)]
     return {
-        member_id: unchanged[member_id]
-        if member_id in unchanged and sum(map(len, unchanged[member_id].values())) == len(kept)
-        else assignment_of(kept)
+        member_id: unchanged[member_id] if member_id in unchanged and count(unchanged[member_id]) == len(kept) else assignment_of(kept)
         for member_id, kept in keeping.items()
     }
 

@@ -18,7 +18,7 @@ from ottla.broker.groups.classic.group import NEVER_MS, made_member_id
 from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.consumer.advancing import assign, describe, reconcile, refresh
-from ottla.broker.groups.consumer.assignment import Assignment
+from ottla.broker.groups.consumer.assignment import Assignment, partitions_of, without
 from ottla.broker.groups.consumer.embedded import EmbeddedSubscription, read_subscription, write_assignment
 from ottla.broker.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import check_room, check_static, replace_static
@@ -167,11 +167,8 @@ def _expect_to_join(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -
 
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    for topic_id, partitions in group.target(member.member_id).items():
-        for partition in partitions - member.position.assigned.get(topic_id, frozenset()):
-            if not group.is_free_for(member.member_id, topic_id, partition):
-                return True
-    return False
+    missing = without(group.target(member.member_id), member.position.assigned)
+    return any(not group.is_free_for(member.member_id, *partition) for partition in partitions_of(missing))
 
 
 # A name stands for the topic of the group's target assignment, if it has one of that name: this broker may not know it for a moment,

@@ -18,7 +18,7 @@ from typing import Final
 from ottla.broker.groups.classic.group import Group, GroupCounts, GroupLimits
 from ottla.broker.groups.classic.member import Member
 from ottla.broker.groups.classic.transitions import GroupState
-from ottla.broker.groups.consumer.assignment import Assignment, without
+from ottla.broker.groups.consumer.assignment import Assignment, assignment_of, partitions_of, without
 from ottla.broker.groups.consumer.changes import (
     Change,
     EpochChange,
@@ -89,11 +89,7 @@ def upgraded(classic: Group, limits: ConsumerLimits, topics: Topics, now_ms: int
 
 def _unowned(group: ConsumerGroup, assigned: Assignment) -> Assignment:
     """What no other member was given: a leader of the classic protocol may have assigned a partition twice."""
-    found = {
-        topic_id: frozenset(partition for partition in partitions if group.is_free_for("", topic_id, partition))
-        for topic_id, partitions in assigned.items()
-    }
-    return {topic_id: partitions for topic_id, partitions in found.items() if partitions}
+    return assignment_of(partition for partition in partitions_of(assigned) if group.is_free_for("", *partition))
 
 
 def _check_upgrade(classic: Group, limits: ConsumerLimits) -> None:
