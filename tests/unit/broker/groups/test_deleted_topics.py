@@ -54,6 +54,11 @@ class World:
         await shard.remove_offsets_of_deleted_topics()
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 def run(test: Callable[[World], Awaitable[None]]) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(120):
@@ -72,9 +77,8 @@ def offset_of(shard: GroupShard, partition: TopicPartition, group: str = "billin
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_offsets_go_with_their_topic_and_others_stay(again: bool) -> None:
+async def test_offsets_go_with_their_topic_and_others_stay(world: World, again: bool) -> None:
     """Kafka's `GroupCoordinator.handleDeletedPartitions`."""
-    world = World()
     shard = await world.coordinator()
     await commit(shard, ORDERS, 40)
     await commit(shard, SALES, 7)
@@ -88,9 +92,8 @@ async def test_offsets_go_with_their_topic_and_others_stay(again: bool) -> None:
         assert coordinator.group("billing") is not None
 
 
-async def test_offsets_of_a_topic_that_can_not_be_read_stay() -> None:
+async def test_offsets_of_a_topic_that_can_not_be_read_stay(world: World) -> None:
     """Another tool has damaged its znode: it is there, and will be led again."""
-    world = World()
     shard = await world.coordinator()
     await commit(shard, ORDERS, 40)
     await commit(shard, SALES, 7)
@@ -104,9 +107,8 @@ async def test_offsets_of_a_topic_that_can_not_be_read_stay() -> None:
         assert (offset_of(coordinator, ORDERS), offset_of(coordinator, SALES)) == (40, None)
 
 
-async def test_an_offset_is_not_told_before_its_tombstone_is_written() -> None:
+async def test_an_offset_is_not_told_before_its_tombstone_is_written(world: World) -> None:
     """Between the word of the controller and the round that removes offsets a consumer of the new topic may ask."""
-    world = World()
     shard = await world.coordinator()
     await commit(shard, ORDERS, 40)
     world.topics.delete("orders")
@@ -115,8 +117,7 @@ async def test_an_offset_is_not_told_before_its_tombstone_is_written() -> None:
     assert offset_of(shard, ORDERS) is None
 
 
-async def test_an_offset_of_a_former_topic_is_not_told_while_the_log_refuses_tombstones() -> None:
-    world = World()
+async def test_an_offset_of_a_former_topic_is_not_told_while_the_log_refuses_tombstones(world: World) -> None:
     shard = await world.coordinator()
     await commit(shard, ORDERS, 40)
     world.log.refusal = NotEnoughReplicas("")
@@ -132,8 +133,7 @@ async def test_an_offset_of_a_former_topic_is_not_told_while_the_log_refuses_tom
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_topic_that_was_deleted_while_nobody_coordinated_is_found_when_the_partition_is_read(again: bool) -> None:
-    world = World()
+async def test_a_topic_that_was_deleted_while_nobody_coordinated_is_found_when_the_partition_is_read(world: World, again: bool) -> None:
     first = await world.coordinator()
     await commit(first, ORDERS, 40)
     await commit(first, SALES, 7)
@@ -151,9 +151,8 @@ async def test_a_topic_that_was_deleted_while_nobody_coordinated_is_found_when_t
     assert [each for each, _ in loaded_groups(KEY, read)["billing"].offsets.items()] == [SALES], "a tombstone is in the log"
 
 
-async def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_former_one() -> None:
+async def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_former_one(world: World) -> None:
     """It may be under way when the round comes; a tombstone would lie behind it."""
-    world = World()
     shard = await world.coordinator()
     await commit(shard, ORDERS, 40)
     world.topics.delete("orders")
@@ -170,8 +169,7 @@ async def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_form
         assert offset_of(coordinator, ORDERS) == 2
 
 
-async def test_a_deletion_of_an_offset_that_is_under_way_is_not_forgotten_with_the_offsets_of_the_former_topic() -> None:
-    world = World()
+async def test_a_deletion_of_an_offset_that_is_under_way_is_not_forgotten_with_the_offsets_of_the_former_topic(world: World) -> None:
     shard = await world.coordinator()
     await shard.commit_in_transaction("billing", PRODUCER, 0, -1, "", None, {ORDERS: CommittedOffset(40)})
     world.topics.delete("orders")
@@ -190,8 +188,7 @@ async def test_a_deletion_of_an_offset_that_is_under_way_is_not_forgotten_with_t
 
 @pytest.mark.parametrize("is_down", [False, True])
 @pytest.mark.parametrize("again", [False, True])
-async def test_an_offset_in_a_transaction_goes_with_its_topic(again: bool, is_down: bool) -> None:
-    world = World()
+async def test_an_offset_in_a_transaction_goes_with_its_topic(world: World, again: bool, is_down: bool) -> None:
     shard = await world.coordinator()
     await shard.commit_in_transaction("billing", PRODUCER, 0, -1, "", None, {ORDERS: CommittedOffset(40), SALES: CommittedOffset(7)})
     if is_down:
@@ -212,9 +209,8 @@ async def test_an_offset_in_a_transaction_goes_with_its_topic(again: bool, is_do
         assert offset_of(coordinator, SALES) == 7
 
 
-async def test_an_offset_that_was_stored_without_a_topic_id_is_one_of_the_topic_that_is_there() -> None:
+async def test_an_offset_that_was_stored_without_a_topic_id_is_one_of_the_topic_that_is_there(world: World) -> None:
     """Records by Kafka 3.9 and by former releases: what they are of is not written. From then on the topic is known by its id."""
-    world = World()
     world.log.append(KEY, [(encode_offset_key(OffsetKey("billing", *ORDERS)), encode_offset(CommittedOffset(40)))])
     world.log.append(KEY, [(encode_offset_key(OffsetKey("billing", "gone", 0)), encode_offset(CommittedOffset(9)))])
     shard = await world.coordinator()
@@ -224,9 +220,8 @@ async def test_an_offset_that_was_stored_without_a_topic_id_is_one_of_the_topic_
     assert offset_of(shard, ORDERS) is None
 
 
-async def test_a_coordinator_that_does_not_know_all_topics_yet_does_not_serve_and_takes_nothing_away() -> None:
+async def test_a_coordinator_that_does_not_know_all_topics_yet_does_not_serve_and_takes_nothing_away(world: World) -> None:
     """What it does not know may be newer than what it has heard: the controller says what it leads before it says of topics."""
-    world = World()
     first = await world.coordinator()
     await commit(first, ORDERS, 40)
     first.close()
@@ -281,9 +276,8 @@ def test_an_offset_of_another_topic_of_its_name_is_not_answered_before_it_is_kno
     run(test)
 
 
-async def test_a_topic_that_is_gone_takes_no_commits() -> None:
+async def test_a_topic_that_is_gone_takes_no_commits(world: World) -> None:
     """It may go between a request's check and the coordinator's answer of whose transaction it is."""
-    world = World()
     shard = await world.coordinator()
     await world.delete(shard, "orders")
     outcomes = await shard.commit("billing", -1, "", None, {ORDERS: CommittedOffset(1), SALES: CommittedOffset(2)})
@@ -291,8 +285,7 @@ async def test_a_topic_that_is_gone_takes_no_commits() -> None:
     assert outcomes[SALES] is None
 
 
-async def test_a_topic_of_many_partitions_is_removed_in_batches_that_the_log_takes() -> None:
-    world = World()
+async def test_a_topic_of_many_partitions_is_removed_in_batches_that_the_log_takes(world: World) -> None:
     world.topics.make("wide", 2_500)
     shard = await world.coordinator()
     wide = [TopicPartition("wide", number) for number in range(2_500)]
@@ -304,9 +297,8 @@ async def test_a_topic_of_many_partitions_is_removed_in_batches_that_the_log_tak
     assert shard.group("billing") is None
 
 
-async def test_a_topic_of_many_partitions_is_removed_in_batches_that_a_log_of_small_messages_takes() -> None:
+async def test_a_topic_of_many_partitions_is_removed_in_batches_that_a_log_of_small_messages_takes(world: World) -> None:
     """`message.max.bytes` is the operators', and commits that were stored may have come in smaller batches, or before it was set."""
-    world = World()
     world.topics.make("wide", 500)
     shard = await world.coordinator()
     await shard.commit("billing", -1, "", None, {TopicPartition("wide", number): CommittedOffset(3) for number in range(500)})
@@ -318,8 +310,7 @@ async def test_a_topic_of_many_partitions_is_removed_in_batches_that_a_log_of_sm
     assert again.offsets("billing").partitions() == {SALES}
 
 
-async def test_a_group_with_members_keeps_them_when_its_topic_goes() -> None:
-    world = World()
+async def test_a_group_with_members_keeps_them_when_its_topic_goes(world: World) -> None:
     shard = await world.coordinator()
     joined = await one_member(shard)
     await shard.commit("g", joined.generation_id, joined.member_id, None, {TopicPartition("clicks", 0): CommittedOffset(4)})

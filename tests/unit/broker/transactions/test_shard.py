@@ -76,6 +76,11 @@ class World:
         return made
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 async def settled(shard: TransactionPartition, transactional_id: str = "t") -> TransactionState:
     """The state when nothing is under way any more."""
     await until(lambda: shard.describe(transactional_id).state not in PREPARED)
@@ -97,8 +102,7 @@ async def begun() -> tuple[World, TransactionPartition, int, int]:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-async def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is_told(is_commit: bool) -> None:
-    world = World()
+async def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is_told(world: World, is_commit: bool) -> None:
     shard = await world.coordinator(epoch=5)
     producer_id, epoch = await ongoing(shard, CLICKS, VIEWS)
     world.gate.clear()
@@ -115,9 +119,8 @@ async def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is
         await shard.end("t", producer_id, epoch, not is_commit)
 
 
-async def test_a_producer_whose_next_epoch_was_given_by_a_coordinator_that_died_gets_it_from_the_next_one() -> None:
+async def test_a_producer_whose_next_epoch_was_given_by_a_coordinator_that_died_gets_it_from_the_next_one(world: World) -> None:
     """The answer was lost, and it asks again as who it was (KIP-360); its id too, when that had no epochs left (KAFKA-20357)."""
-    world = World()
     first = await world.coordinator(epoch=1)
     producer_id, epoch = await first.initialise("t", MINUTE_MS, None)
     assert await first.initialise("t", MINUTE_MS, (producer_id, epoch)) == (producer_id, 1)
@@ -132,8 +135,7 @@ async def test_a_producer_whose_next_epoch_was_given_by_a_coordinator_that_died_
         await (await world.coordinator(epoch=4)).initialise("t", MINUTE_MS, replaced)
 
 
-async def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_not() -> None:
-    world = World()
+async def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_not(world: World) -> None:
     first = await world.coordinator(epoch=1)
     producer_id, epoch = await ongoing(first)
     other_id, _ = await first.initialise("other", MINUTE_MS, None)
@@ -151,12 +153,11 @@ async def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_
     assert second.describe("other").partitions == frozenset({VIEWS})
 
 
-async def test_a_coordinator_that_leads_again_in_the_same_epoch_numbers_on_from_where_it_was() -> None:
+async def test_a_coordinator_that_leads_again_in_the_same_epoch_numbers_on_from_where_it_was(world: World) -> None:
     """A broker whose session has expired, and who is back before a controller has seen that, leads in the epoch of before.
 
     What the partitions know of its former numbers must not make them take the markers of its next transactions for late ones.
     """
-    world = World()
     known = ProducerStates()
     shard = await world.coordinator(epoch=4)
     producer_id, epoch = await shard.initialise("t", MINUTE_MS, None)
@@ -182,9 +183,8 @@ async def test_a_coordinator_that_leads_again_in_the_same_epoch_numbers_on_from_
 
 
 @pytest.mark.parametrize("is_decided", [True, False])
-async def test_a_transaction_that_is_found_again_in_the_same_epoch_is_still_to_be_ended(is_decided: bool) -> None:
+async def test_a_transaction_that_is_found_again_in_the_same_epoch_is_still_to_be_ended(world: World, is_decided: bool) -> None:
     """Open or decided: the partitions have heard of it, by the number that it had then."""
-    world = World()
     known = ProducerStates()
     first = await world.coordinator(epoch=4)
     for other in ("a", "b", "c"):
@@ -237,8 +237,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_shu
         await shard.end("t", producer_id, epoch, True)
 
 
-async def test_an_abort_that_could_not_be_written_is_tried_again() -> None:
-    world = World()
+async def test_an_abort_that_could_not_be_written_is_tried_again(world: World) -> None:
     shard = await world.coordinator()
     await ongoing(shard)
     world.clock.advance(milliseconds=MINUTE_MS)
@@ -251,8 +250,7 @@ async def test_an_abort_that_could_not_be_written_is_tried_again() -> None:
     await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
 
 
-async def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
-    world = World()
+async def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log(world: World) -> None:
     shard = await world.coordinator()
     await shard.initialise("idle", MINUTE_MS, None)
     await ongoing(shard)
@@ -264,9 +262,8 @@ async def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
     assert [transaction.transactional_id for transaction in (await world.coordinator(1)).transactions()] == ["t"]
 
 
-async def test_expiry_that_cannot_be_written_waits_for_the_next_round() -> None:
+async def test_expiry_that_cannot_be_written_waits_for_the_next_round(world: World) -> None:
     """Each further id would wait as long for the replicas, and the ids of other partitions with it."""
-    world = World()
     shard = await world.coordinator()
     for idle in ("a", "b", "c"):
         await shard.initialise(idle, MINUTE_MS, None)
@@ -280,9 +277,8 @@ async def test_expiry_that_cannot_be_written_waits_for_the_next_round() -> None:
     assert list(shard.transactions()) == []
 
 
-async def test_an_id_that_expires_while_a_producer_id_is_fetched_for_it_is_known_with_that() -> None:
+async def test_an_id_that_expires_while_a_producer_id_is_fetched_for_it_is_known_with_that(world: World) -> None:
     """The other brokers may take their time for a block of producer ids."""
-    world = World()
     shard = await world.coordinator()
     await shard.initialise("t", MINUTE_MS, None)
     shard._entries["t"].transaction = replace(shard.describe("t"), epoch=LAST_EPOCH - 1)
@@ -297,9 +293,8 @@ async def test_an_id_that_expires_while_a_producer_id_is_fetched_for_it_is_known
         await coordinator.add_partitions("t", producer_id, epoch, [CLICKS])
 
 
-async def test_a_coordinator_of_a_former_epoch_expires_no_further_ids() -> None:
+async def test_a_coordinator_of_a_former_epoch_expires_no_further_ids(world: World) -> None:
     """The same broker may lead in the next epoch, and its log takes the tombstone of an id that a producer uses again there."""
-    world = World()
     former = await world.coordinator(epoch=1)
     for idle in ("a", "b"):
         await former.initialise(idle, MINUTE_MS, None)
@@ -494,8 +489,7 @@ async def test_what_a_leader_asks_before_the_first_batch() -> None:
     assert isinstance(shard.verify("t", producer_id, epoch, [CLICKS])[CLICKS], InvalidTransactionState)
 
 
-async def test_a_timeout_has_bounds() -> None:
-    world = World()
+async def test_a_timeout_has_bounds(world: World) -> None:
     shard = await world.coordinator()
     for timeout_ms in (0, -1, LIMITS.max_timeout_ms + 1):
         with pytest.raises(InvalidTransactionTimeout):
@@ -503,8 +497,7 @@ async def test_a_timeout_has_bounds() -> None:
     await shard.initialise("t", LIMITS.max_timeout_ms, None)
 
 
-async def test_nothing_is_served_before_the_partition_is_read() -> None:
-    world = World()
+async def test_nothing_is_served_before_the_partition_is_read(world: World) -> None:
     shard = TransactionPartition(KEY, 0, world.log, world.clock, world, world, LIMITS)  # type: ignore[arg-type]
     with pytest.raises(CoordinatorLoadInProgress):
         await shard.initialise("t", MINUTE_MS, None)
@@ -512,8 +505,7 @@ async def test_nothing_is_served_before_the_partition_is_read() -> None:
         shard.verify("t", 1, 0, [CLICKS])
 
 
-async def test_a_record_that_can_not_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
+async def test_a_record_that_can_not_be_read_is_passed_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await ongoing(await world.coordinator())
     world.log.append(KEY, [(b"\0\0\0\3bad", b"\0\0short"), (b"\0\7", b"newer")])
     shard = await world.coordinator(1)
@@ -524,10 +516,9 @@ async def test_a_record_that_can_not_be_read_is_passed_over(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("place", [17, 21, 23, 57, HEADER_SIZE + 1, -1])
 async def test_a_batch_with_a_wrong_checksum_is_passed_over_and_counted_and_the_others_are_served(
-    caplog: pytest.LogCaptureFixture, place: int
+    world: World, caplog: pytest.LogCaptureFixture, place: int
 ) -> None:
     """A bit that has turned makes up no state: not in the checksum, the attributes, the count, a record or its end."""
-    world = World()
     first = await world.coordinator()
     await ongoing(first)
     other_id, epoch = await first.initialise("other", MINUTE_MS, None)
@@ -544,9 +535,8 @@ async def test_a_batch_with_a_wrong_checksum_is_passed_over_and_counted_and_the_
     assert (again_id, again) != (other_id, epoch)
 
 
-async def test_a_coordinator_of_the_past_calls_nothing_done_that_it_only_remembers() -> None:
+async def test_a_coordinator_of_the_past_calls_nothing_done_that_it_only_remembers(world: World) -> None:
     """Found by `make chaos SEED=41`: one that was cut off had a former commit in its memory, and answered the next one with it."""
-    world = World()
     former = await world.coordinator(epoch=5)
     producer_id, epoch = await ongoing(former)
     await former.end("t", producer_id, epoch, is_commit=True)
@@ -561,9 +551,8 @@ async def test_a_coordinator_of_the_past_calls_nothing_done_that_it_only_remembe
     assert await settled(present) is TransactionState.COMPLETE_COMMIT
 
 
-async def test_a_coordinator_of_the_past_does_not_stop_a_producer_for_what_it_does_not_know() -> None:
+async def test_a_coordinator_of_the_past_does_not_stop_a_producer_for_what_it_does_not_know(world: World) -> None:
     """An invalid state, an epoch that is over and an unknown id end a producer's life: only who coordinates may say so."""
-    world = World()
     former = await world.coordinator(epoch=5)
     producer_id, epoch = await former.initialise("t", MINUTE_MS, None)
     world.log.is_of_the_past = True
@@ -582,9 +571,8 @@ async def test_a_coordinator_of_the_past_does_not_stop_a_producer_for_what_it_do
         await former.end("unknown", producer_id, epoch, is_commit=True)
 
 
-async def test_a_producer_that_goes_on_is_not_fenced_by_a_coordinator_of_the_past() -> None:
+async def test_a_producer_that_goes_on_is_not_fenced_by_a_coordinator_of_the_past(world: World) -> None:
     """It has its epoch from the coordinator of today, of which one that was replaced knows nothing. Fenced it would give up."""
-    world = World()
     shard = await world.coordinator()
     producer_id, epoch = await shard.initialise("t", MINUTE_MS, None)
     world.log.is_of_the_past = True
