@@ -161,9 +161,17 @@ class Commits:
     # Commits.
 
     async def commit(
-        self, group_id: str, generation_id: int, member_id: str, instance_id: str | None, offsets: Offsets, *, knows_epochs: bool
+        self, group_id: str, generation_id: int, member_id: str, instance_id: str | None, offsets: Offsets, *, knows_epochs: bool = False
     ) -> Outcomes:
-        """OffsetCommit; as `GroupShard.commit`."""
+        """OffsetCommit: stores offsets, and gives for each partition why it could not.
+
+        Args:
+            knows_epochs: whether the request is of a version in which members of consumer groups say their epoch.
+
+        Raises:
+            ApiError: nothing was stored, for what is wrong with the group or the member.
+        """
+        self._entries.check()
         # As Kafka's newer coordinator from v9 on. Its older one does not: to Java's classic consumer that error is an unexpected one.
         tells_unknown = knows_epochs and self._settings.serves_consumer_groups
         entry = self._group(group_id, generation_id, GroupIdNotFound if tells_unknown else IllegalGeneration)
@@ -196,7 +204,15 @@ class Commits:
         instance_id: str | None,
         offsets: Offsets,
     ) -> Outcomes:
-        """TxnOffsetCommit; as `GroupShard.commit_in_transaction`."""
+        """TxnOffsetCommit: stores offsets that count once the producer's transaction is committed (KIP-447).
+
+        From the moment that they are in the log the group's offsets of these partitions are answered as unstable, whether
+        or not this append is answered in time: the marker that comes decides of it.
+
+        Raises:
+            ApiError: nothing was stored, for what is wrong with the group or the member.
+        """
+        self._entries.check()
         entry = self._group(group_id, generation_id, IllegalGeneration)
         group = entry.group
         if isinstance(group, ConsumerGroup):
@@ -240,12 +256,13 @@ class Commits:
                 self._advance(entry)
                 entry.offsets.complete(producer_id, is_commit)
 
-    def offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> GroupOffsets:
+    def offsets(self, group_id: str, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
         """What the group has committed; nothing for one that is not known. A member of a consumer group says its epoch.
 
         Raises:
             ApiError: why a member gets no answer; or an offset may be of a deleted topic, or could not be removed with it.
         """
+        self._entries.check()
         entry = self._entries.get(group_id)
         if entry is None:
             return GroupOffsets()
@@ -263,7 +280,13 @@ class Commits:
         return entry.offsets
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> Outcomes:
-        """OffsetDelete; as `GroupShard.delete_offsets`."""
+        """OffsetDelete: forgets offsets of topics that no member reads.
+
+        Raises:
+            GroupIdNotFound: there is no such group.
+            NonEmptyGroup: it is not a group of consumers and has members, so what they read is unknown.
+        """
+        self._entries.check()
         entry = self._entries.get(group_id)
         if entry is None or entry.is_dead:
             raise GroupIdNotFound(f"group {group_id} is not known")

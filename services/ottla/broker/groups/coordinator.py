@@ -76,7 +76,7 @@ class GroupCoordinator:
     def start(self) -> None:
         """Looks for expired offsets, and for those of deleted topics, from now on."""
         loop = asyncio.get_running_loop()
-        expiry = self._partitions.rounds(self._check_interval_seconds, GroupShard.expire, "offsets cannot be expired")
+        expiry = self._partitions.rounds(self._check_interval_seconds, lambda shard: shard.expire(), "offsets cannot be expired")
         self._rounds = [
             loop.create_task(expiry, name="expiry of offsets"),
             loop.create_task(self._remove_deleted(), name="offsets of deleted topics"),

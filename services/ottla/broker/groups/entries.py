@@ -14,6 +14,8 @@ from ottla.broker.groups.consumer.states import ConsumerGroupState
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock, monotonic_ms
+from ottla.errors import CoordinatorLoadInProgress, NotCoordinator
+from ottla.model import TopicPartition
 
 AnyGroup: TypeAlias = Group | ConsumerGroup
 
@@ -71,15 +73,29 @@ class GroupEntries:
     """By group id.
 
     Args:
+        key: the partition.
         clock: deadlines are in its monotonic time.
         counts: where rebalances are counted.
+
+    Attributes:
+        is_loaded: whether the partition has been read.
+        is_closed: whether it is not led here any more.
     """
 
-    def __init__(self, limits: GroupLimits, clock: Clock, counts: GroupCounts) -> None:
+    def __init__(self, key: TopicPartition, limits: GroupLimits, clock: Clock, counts: GroupCounts) -> None:
+        self.is_loaded = self.is_closed = False
+        self._key = key
         self._limits = limits
         self._clock = clock
         self._counts = counts
         self._entries: dict[str, GroupEntry] = {}
+
+    def check(self) -> None:
+        """Raises NotCoordinator or CoordinatorLoadInProgress unless requests are served."""
+        if self.is_closed:
+            raise NotCoordinator(f"{self._key} is not led here any more")
+        if not self.is_loaded:
+            raise CoordinatorLoadInProgress(f"{self._key} is being read")
 
     def get(self, group_id: str) -> GroupEntry | None:
         return self._entries.get(group_id)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import Final
 
 from ottla.broker.coordinator.last_values import LastValues
@@ -33,14 +33,11 @@ from ottla.broker.groups.consumer_groups import ConsumerGroups
 from ottla.broker.groups.entries import AnyGroup, GroupEntries, GroupEntry, ShardSettings
 from ottla.broker.groups.group_records import record_of, restored, tombstones_of
 from ottla.broker.groups.loading import loaded_groups
-from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.partition_log import PartitionLog, as_group_error
-from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock, monotonic_ms
 from ottla.errors import (
     ApiError,
-    CoordinatorLoadInProgress,
     GroupIdNotFound,
     NonEmptyGroup,
     NotCoordinator,
@@ -87,7 +84,6 @@ class GroupShard:
     ) -> None:
         self.key: Final = key
         self.leader_epoch: Final = leader_epoch
-        self.is_loaded = False
         self.corrupt_records = 0
         self._internal = internal
         self._clock = clock
@@ -96,16 +92,27 @@ class GroupShard:
         self._topics = topics
         self._topics_gone = topics_gone or asyncio.Event()
         self._counts = counts = counts or GroupCounts()
-        self._groups = GroupEntries(settings.limits, clock, counts)
+        self._groups = groups = GroupEntries(key, settings.limits, clock, counts)
+        self._check = groups.check
         self._log = PartitionLog(key, internal, settings.codec, settings.commit_timeout_seconds)
-        self._commits = Commits(self._groups, self._log, clock, settings, counts, topics)
-        self._consumers = ConsumerGroups(self._groups, self._log, clock, settings, topics, unique, counts)
+        self._commits = commits = Commits(groups, self._log, clock, settings, counts, topics)
+        self.commit = commits.commit
+        self.commit_in_transaction = commits.commit_in_transaction
+        self.offsets = commits.offsets
+        self.delete_offsets = commits.delete
+        self.expire = commits.expire
+        self.remove_offsets_of_deleted_topics = commits.remove_deleted
+        self._consumers = ConsumerGroups(groups, self._log, clock, settings, topics, unique, counts)
         self._ended_meanwhile: list[tuple[int, bool]] = []  # transactions that ended while the partition was being read
         self._topics_known = asyncio.Event()  # as of a time when the partition was led here
-        self._is_closed = False
         self._storing: Final = Tasks()
 
     # Coming and going.
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the partition has been read, and requests are served."""
+        return self._groups.is_loaded
 
     async def load(self, offload: Offload) -> None:
         """Reads the partition; afterwards requests are served.
@@ -118,7 +125,7 @@ class GroupShard:
         await read.read(self._internal, self.leader_epoch, self._settings.load_buffer_bytes, offload)
         loaded = await offload(loaded_groups, self.key, read)
         await self._until_topics_are_known()
-        if self._is_closed:
+        if self._groups.is_closed:
             return
         self.corrupt_records = read.corrupt_records
         now_ms = self._now_ms()
@@ -130,7 +137,7 @@ class GroupShard:
         if self._topics_known.is_set():
             self._commits.topics_known()
         self._counts.records_corrupt += self.corrupt_records
-        self.is_loaded = True
+        self._groups.is_loaded = True
         if self.has_offsets_to_remove:
             self._topics_gone.set()
         for ended in self._ended_meanwhile:
@@ -176,13 +183,9 @@ class GroupShard:
         """Whether groups may have offsets of topics that are gone."""
         return self.is_loaded and self._commits.has_offsets_to_remove
 
-    async def remove_offsets_of_deleted_topics(self) -> None:
-        """Writes tombstones for them. Raises ApiError when not all could be written: it is to be tried again."""
-        await self._commits.remove_deleted()
-
     def close(self) -> None:
         """Another broker leads the partition, or this one stops: waiting requests get an error."""
-        self._is_closed = True
+        self._groups.is_closed = True
         error = NotCoordinator(f"{self.key} is not led here any more")
         for entry in self._groups:
             if entry.timer is not None:
@@ -270,50 +273,6 @@ class GroupShard:
 
     # Offsets.
 
-    async def commit(
-        self,
-        group_id: str,
-        generation_id: int,
-        member_id: str,
-        instance_id: str | None,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-        *,
-        knows_epochs: bool = False,
-    ) -> dict[TopicPartition, ApiError | None]:
-        """OffsetCommit: stores offsets, and gives for each partition why it could not.
-
-        Args:
-            knows_epochs: whether the request is of a version in which members of consumer groups say their epoch.
-
-        Raises:
-            ApiError: nothing was stored, for what is wrong with the group or the member.
-        """
-        self._check()
-        return await self._commits.commit(group_id, generation_id, member_id, instance_id, offsets, knows_epochs=knows_epochs)
-
-    async def commit_in_transaction(
-        self,
-        group_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        generation_id: int,
-        member_id: str,
-        instance_id: str | None,
-        offsets: Mapping[TopicPartition, CommittedOffset],
-    ) -> dict[TopicPartition, ApiError | None]:
-        """TxnOffsetCommit: stores offsets that count once the producer's transaction is committed (KIP-447).
-
-        From the moment that they are in the log the group's offsets of these partitions are answered as unstable, whether
-        or not this append is answered in time: the marker that comes decides of it.
-
-        Raises:
-            ApiError: nothing was stored, for what is wrong with the group or the member.
-        """
-        self._check()
-        return await self._commits.commit_in_transaction(
-            group_id, producer_id, producer_epoch, generation_id, member_id, instance_id, offsets
-        )
-
     def transaction_ended(self, producer_id: int, is_commit: bool) -> None:
         """The marker of a producer's transaction is committed in this partition."""
         if self.is_loaded:
@@ -336,25 +295,6 @@ class GroupShard:
             await self._internal.check_still_led(self.key, self.leader_epoch, self._settings.commit_timeout_seconds)
         except ApiError as error:
             raise NotCoordinator(error.message) from error
-
-    def offsets(self, group_id: str, member_id: str | None = None, member_epoch: int = -1) -> GroupOffsets:
-        """What the group has committed; nothing for one that is not known. Raises why it cannot be answered."""
-        self._check()
-        return self._commits.offsets(group_id, member_id, member_epoch)
-
-    async def delete_offsets(self, group_id: str, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ApiError | None]:
-        """OffsetDelete: forgets offsets of topics that no member reads.
-
-        Raises:
-            GroupIdNotFound: there is no such group.
-            NonEmptyGroup: it is not a group of consumers and has members, so what they read is unknown.
-        """
-        self._check()
-        return await self._commits.delete(group_id, partitions)
-
-    async def expire(self) -> None:
-        """Forgets the offsets whose time is over, and groups that nothing is left of."""
-        await self._commits.expire()
 
     # Administration.
 
@@ -398,7 +338,7 @@ class GroupShard:
                 case StoreGroup():
                     assert isinstance(entry.group, Group)
                     self._store(entry, entry.group, effect)
-        if not self._is_closed:
+        if not self._groups.is_closed:
             self._arm(entry)
 
     def _beside(self, work: Coroutine[None, None, None], done: Callable[[ApiError | None], None] = lambda error: None) -> None:
@@ -425,9 +365,9 @@ class GroupShard:
             await self._log.store([record_of(effect, self._clock.time_ms() - self._now_ms())])
 
         def stored(error: ApiError | None) -> None:
-            if error is not None and not self._is_closed:
+            if error is not None and not self._groups.is_closed:
                 log.warning("group %s: generation %d was not stored: %s", effect.group_id, effect.generation_id, error)
-            if not self._is_closed and entry.group is group:
+            if not self._groups.is_closed and entry.group is group:
                 self._perform(entry, rebalancing.stored(group, effect.reason, error, self._now_ms()))
             elif isinstance(effect.reason, ReplacementOf):
                 refusal = error or RebalanceInProgress(f"group {effect.group_id} has become a consumer group")
@@ -470,7 +410,7 @@ class GroupShard:
             entry.timer = loop.call_later(waits, self._tick, entry)
             return
         entry.timer, entry.timer_ms, entry.is_put_off = None, NEVER_MS, False
-        if self._is_closed or entry.is_dead:
+        if self._groups.is_closed or entry.is_dead:
             return
         group = entry.group
         if isinstance(group, ConsumerGroup):
@@ -482,12 +422,6 @@ class GroupShard:
         return monotonic_ms(self._clock)
 
     # Groups.
-
-    def _check(self) -> None:
-        if self._is_closed:
-            raise NotCoordinator(f"{self.key} is not led here any more")
-        if not self.is_loaded:
-            raise CoordinatorLoadInProgress(f"{self.key} is being read")
 
     def _known(self, group_id: str, member_id: str) -> GroupEntry:
         entry = self._groups.get(group_id)

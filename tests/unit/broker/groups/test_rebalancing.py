@@ -7,7 +7,7 @@ from tests.unit.broker.groups.members import RANGE, REBALANCE_MS, ROUND_ROBIN, S
 
 from ottla.broker.groups.classic import rebalancing
 from ottla.broker.groups.classic.group import GroupLimits
-from ottla.broker.groups.classic.transitions import LEGAL_PREDECESSORS, GroupState, table
+from ottla.broker.groups.classic.transitions import LEGAL_PREDECESSORS, GroupState
 from ottla.broker.groups.classic.validation import check_commit
 from ottla.errors import (
     CoordinatorNotAvailable,
@@ -411,4 +411,3 @@ def test_everybody_who_waits_is_told_when_the_group_moves_to_another_coordinator
 
 def test_every_state_is_in_the_table_of_transitions() -> None:
     assert LEGAL_PREDECESSORS.keys() == set(GroupState)
-    assert "| Stable | CompletingRebalance |" in table()
