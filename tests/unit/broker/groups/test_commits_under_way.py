@@ -23,6 +23,11 @@ def committed(clock: ManualClock, offset: int) -> CommittedOffset:
     return CommittedOffset(offset, commit_timestamp=clock.time_ms())
 
 
+async def begun() -> tuple[OffsetsLog, ManualClock, GroupShard]:
+    log, clock = OffsetsLog(), ManualClock()
+    return log, clock, await loaded(log, clock)
+
+
 async def appended(shard: GroupShard, clock: ManualClock, offset: int) -> asyncio.Future[dict[TopicPartition, ApiError | None]]:
     """A commit whose record is in the log and that waits for the followers."""
     waiting = asyncio.ensure_future(shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, offset)}))
@@ -40,8 +45,7 @@ async def told_by_all(log: OffsetsLog, shard: GroupShard, offset: int | None) ->
 
 async def test_a_group_whose_first_commit_is_under_way_does_not_expire() -> None:
     """Kafka counts pending commits (`GroupMetadata.hasOffsets`)."""
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     log.commits.clear()
     waiting = await appended(shard, clock, 17)
     await shard.expire()
@@ -52,8 +56,7 @@ async def test_a_group_whose_first_commit_is_under_way_does_not_expire() -> None
 
 async def test_an_offset_that_is_being_renewed_does_not_expire() -> None:
     """Its tombstone would lie behind the commit."""
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17), CLICKS: committed(clock, 5)})
     clock.advance(milliseconds=SETTINGS.retention_ms + 1)
     log.commits.clear()
@@ -66,8 +69,7 @@ async def test_an_offset_that_is_being_renewed_does_not_expire() -> None:
 
 
 async def test_a_commit_counts_when_it_is_committed_though_its_connection_was_lost() -> None:
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     log.commits.clear()
     waiting = await appended(shard, clock, 17)
     waiting.cancel()
@@ -81,8 +83,7 @@ async def test_a_commit_counts_when_it_is_committed_though_its_connection_was_lo
 
 
 async def test_a_commit_counts_when_it_is_committed_though_its_answer_was_that_it_took_too_long() -> None:
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     log.failure = RequestTimedOut("")
     assert isinstance((await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)}))[VIEWS], RequestTimedOut)
     await shard.expire()
@@ -92,8 +93,7 @@ async def test_a_commit_counts_when_it_is_committed_though_its_answer_was_that_i
 
 
 async def test_of_two_commits_under_way_the_first_counts_as_soon_as_it_is_committed() -> None:
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     log.commits.clear()
     waiting = [await appended(shard, clock, 17), await appended(shard, clock, 18)]
     log.high_watermark = 1
@@ -106,8 +106,7 @@ async def test_of_two_commits_under_way_the_first_counts_as_soon_as_it_is_commit
 
 
 async def test_a_deletion_of_offsets_is_carried_to_its_end_though_its_connection_was_lost() -> None:
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
     log.commits.clear()
     waiting = asyncio.ensure_future(shard.delete_offsets("mirror", [VIEWS]))
@@ -119,8 +118,7 @@ async def test_a_deletion_of_offsets_is_carried_to_its_end_though_its_connection
 
 
 async def test_a_commit_that_comes_after_a_deletion_of_the_offset_is_kept() -> None:
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
     log.commits.clear()
     deleting = asyncio.ensure_future(shard.delete_offsets("mirror", [VIEWS]))
@@ -133,8 +131,7 @@ async def test_a_commit_that_comes_after_a_deletion_of_the_offset_is_kept() -> N
 
 async def test_a_group_that_is_deleted_takes_what_is_under_way_with_it() -> None:
     """Or the next coordinator would find a commit of a group that was deleted after it."""
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     await shard.commit_in_transaction("mirror", PRODUCER, 0, -1, "", None, {CLICKS: committed(clock, 9)})
     log.commits.clear()
     committing = await appended(shard, clock, 17)
@@ -148,8 +145,7 @@ async def test_a_group_that_is_deleted_takes_what_is_under_way_with_it() -> None
 
 async def test_what_could_not_be_written_is_not_forgotten_either() -> None:
     """A log that refuses tombstones keeps the records, and a coordinator that forgot them would say otherwise than the next one."""
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
     clock.advance(milliseconds=SETTINGS.retention_ms + 1)
     log.refusal = NotEnoughReplicas("")
@@ -163,16 +159,14 @@ async def test_what_could_not_be_written_is_not_forgotten_either() -> None:
 
 
 async def test_who_waits_for_a_commit_is_told_when_the_leadership_goes() -> None:
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     log.failure = NotLeaderOrFollower("")
     assert isinstance((await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)}))[VIEWS], NotCoordinator)
 
 
 async def test_an_empty_group_goes_with_its_last_offset() -> None:
     """Kafka's `deleteOffsets` cleans the group up."""
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    log, clock, shard = await begun()
     await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17), CLICKS: committed(clock, 5)})
     await shard.delete_offsets("mirror", [VIEWS])
     assert shard.group("mirror") is not None
@@ -182,8 +176,7 @@ async def test_an_empty_group_goes_with_its_last_offset() -> None:
 
 
 async def test_a_group_with_members_outlives_its_last_offset() -> None:
-    log, clock = OffsetsLog(), ManualClock()
-    shard = await loaded(log, clock)
+    _, clock, shard = await begun()
     joined = await one_member(shard)
     await shard.commit("g", joined.generation_id, joined.member_id, None, {VIEWS: committed(clock, 17)})
     assert await shard.delete_offsets("g", [VIEWS]) == {VIEWS: None}

@@ -44,13 +44,17 @@ class World:
         self._epoch += 1
         return await loaded(self.log, epoch=self._epoch, topics=self.topics)
 
-    async def delete(self, shard: GroupShard, *names: str, again: bool = False) -> None:
+    def mark_deleted(self, shard: GroupShard, *names: str, again: bool = False) -> None:
         """Topics are deleted, and with `again` made again, while the shard coordinates."""
         for name in names:
             self.topics.delete(name)
             if again:
                 self.topics.make(name, 3)
         shard.topics_deleted(names)
+
+    async def delete(self, shard: GroupShard, *names: str, again: bool = False) -> None:
+        """And their offsets are removed."""
+        self.mark_deleted(shard, *names, again=again)
         await shard.remove_offsets_of_deleted_topics()
 
 
@@ -111,9 +115,7 @@ async def test_an_offset_is_not_told_before_its_tombstone_is_written(world: Worl
     """Between the word of the controller and the round that removes offsets a consumer of the new topic may ask."""
     shard = await world.coordinator()
     await commit(shard, ORDERS, 40)
-    world.topics.delete("orders")
-    world.topics.make("orders", 3)
-    shard.topics_deleted(["orders"])
+    world.mark_deleted(shard, "orders", again=True)
     assert offset_of(shard, ORDERS) is None
 
 
@@ -155,9 +157,7 @@ async def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_form
     """It may be under way when the round comes; a tombstone would lie behind it."""
     shard = await world.coordinator()
     await commit(shard, ORDERS, 40)
-    world.topics.delete("orders")
-    world.topics.make("orders", 3)
-    shard.topics_deleted(["orders"])
+    world.mark_deleted(shard, "orders", again=True)
     world.log.commits.clear()
     committing = asyncio.ensure_future(shard.commit("billing", -1, "", None, {ORDERS: CommittedOffset(2)}))
     await asyncio.sleep(0)
@@ -172,9 +172,7 @@ async def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_form
 async def test_a_deletion_of_an_offset_that_is_under_way_is_not_forgotten_with_the_offsets_of_the_former_topic(world: World) -> None:
     shard = await world.coordinator()
     await shard.commit_in_transaction("billing", PRODUCER, 0, -1, "", None, {ORDERS: CommittedOffset(40)})
-    world.topics.delete("orders")
-    world.topics.make("orders", 3)
-    shard.topics_deleted(["orders"])
+    world.mark_deleted(shard, "orders", again=True)
     await commit(shard, ORDERS, 2)
     world.log.commits.clear()
     deleting = asyncio.ensure_future(shard.delete_offsets("billing", [ORDERS]))
