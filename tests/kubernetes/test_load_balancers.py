@@ -29,8 +29,11 @@ def given(cluster: Cluster, ordinal: int) -> list[dict[str, Any]]:
 
 
 def give(cluster: Cluster, ordinal: int, address: str) -> None:
-    status = json.dumps({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})
-    cluster.kubectl("patch", "service", f"{FULLNAME}-broker-{ordinal}", "--subresource=status", "--type=merge", f"--patch={status}")
+    """By the address of the status itself: kubectl's `--subresource` is of 1.24."""
+    service = cluster.get("service", f"{FULLNAME}-broker-{ordinal}")
+    service["status"] = {"loadBalancer": {"ingress": [{"ip": address}]}}
+    path = f"/api/v1/namespaces/{cluster.namespace}/services/{service['metadata']['name']}/status"
+    cluster.kubectl("replace", "--raw", path, "--filename=-", given=json.dumps(service))
 
 
 def all_have_services(cluster: Cluster) -> bool:
