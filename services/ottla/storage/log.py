@@ -57,6 +57,8 @@ EMPTIED_SEGMENTS: Final = 50
 EMPTIED_BYTES: Final = 8 * 1024
 DAMAGE_LOGGED_AGAIN_SECONDS: Final = 60.0
 MOST_DAMAGES_LOGGED: Final = 10  # places of one log, in that time
+# Segments that retention deletes in one step of the loop, of up to five files each: a few milliseconds of renames.
+DELETED_AT_ONCE: Final = 50
 
 
 class Log:
@@ -275,7 +277,7 @@ class Log:
             self.leader_epochs.truncate_from_start(offset)
 
     def delete_old_segments(self, now_ms: int, up_to: int | None = None) -> int:
-        """Takes out the segments that no policy of the topic keeps, and says how many.
+        """Takes out the segments that no policy of the topic keeps, and says how many; where it is `DELETED_AT_ONCE`, there may be more.
 
         They leave the list at once; their files are renamed and go after `file.delete.delay.ms`. The active segment
         is never deleted: when all of it has expired it is rolled first, as Kafka does.
@@ -671,12 +673,12 @@ class Log:
         self.appender.end_at(offset)
 
     def _facts(self, up_to: int) -> list[SegmentFacts]:
-        """What retention may know of the segments that end by `up_to`; an empty active one is never a candidate."""
+        """What retention may know of the first segments that end by `up_to`; an empty active one is never a candidate."""
         self.appender.note_max_timestamp()
-        segments = self.files.segments.all
+        segments = self.files.segments.all[: DELETED_AT_ONCE + 1]
         ends = [*(segment.base_offset for segment in segments[1:]), self.log_end_offset]
         facts = []
-        for segment, end in zip(segments, ends, strict=True):
+        for segment, end in zip(segments[:DELETED_AT_ONCE], ends, strict=False):
             if end > up_to or (segment is self.appender.active and not segment.size):
                 break
             facts.append(SegmentFacts(segment.base_offset, end, segment.size, segment.largest_timestamp))

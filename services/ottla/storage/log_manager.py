@@ -37,7 +37,7 @@ from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, is_stray_segment, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
-from ottla.storage.log import Log
+from ottla.storage.log import DELETED_AT_ONCE, Log
 from ottla.storage.log_checkpoints import HighWatermarks, LogCheckpoints
 from ottla.storage.log_context import FileOperations, LogContext, LogCounts
 from ottla.storage.log_directory import (
@@ -742,12 +742,16 @@ class LogManager:
             if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
             high_watermark = high_watermarks.get(partition_log.topic_partition)
-            if high_watermark is None or partition_log.is_offline or partition_log.is_being_cleaned:
-                continue
-            try:
-                deleted += partition_log.delete_old_segments(now_ms, high_watermark)
-            except KafkaStorageError as error:
-                log.error("%s: retention failed: %s", partition_log.topic_partition, error)
+            while not (high_watermark is None or partition_log.is_offline or partition_log.is_being_cleaned):
+                try:
+                    count = partition_log.delete_old_segments(now_ms, high_watermark)
+                except KafkaStorageError as error:
+                    log.error("%s: retention failed: %s", partition_log.topic_partition, error)
+                    break
+                deleted += count
+                if count < DELETED_AT_ONCE:
+                    break
+                await asyncio.sleep(0)
         return deleted
 
     async def flush_due_logs(self) -> int:

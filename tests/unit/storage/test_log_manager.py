@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from tests.loops import until
 
 from ottla.errors import KafkaStorageError
 from ottla.storage.checkpoints import read_offsets
+from ottla.storage.log import DELETED_AT_ONCE
 
 from .brokers import CLICKS, Broker, run
 from .logs import batch_of, fill
@@ -237,6 +239,26 @@ async def test_retention_stays_below_the_high_watermark(tmp_path: Path) -> None:
     logs.high_watermarks = lambda: {CLICKS[0]: 4}
     assert await logs.run_retention_once() == 2
     assert [log.log_start_offset for log in logs.logs.values()] == [4, 0]
+    await logs.shutdown()
+
+
+async def test_retention_of_many_segments_lets_others_have_their_turn(tmp_path: Path) -> None:
+    """With a small segment.ms a log has thousands, and DeleteRecords lets them all go at once."""
+    broker = Broker(tmp_path)
+    broker.overrides = {"segment.bytes": str(len(batch_of(0))), "retention.ms": "-1"}
+    logs = broker.manager()
+    await logs.start()
+    filled = logs.create(CLICKS[0], None)
+    fill(filled, 3 * DELETED_AT_ONCE)
+    filled.advance_log_start_offset(filled.log_end_offset)
+    logs.high_watermarks = lambda: {CLICKS[0]: filled.log_end_offset}
+    retention = asyncio.ensure_future(logs.run_retention_once())
+    counts = [len(filled.segments)]
+    while not retention.done():
+        await asyncio.sleep(0)
+        counts.append(len(filled.segments))
+    assert retention.result() == counts[0] - 1
+    assert max(before - after for before, after in pairwise(counts)) == DELETED_AT_ONCE
     await logs.shutdown()
 
 
