@@ -18,7 +18,7 @@ from ottla.model import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from ottla.record.records import Record
-    from ottla.storage.inspect import BatchDump, Damage, OffsetIndexDump, TimeIndexDump
+    from ottla.storage.inspect import BatchDump, Damage, IndexDump
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -193,7 +193,7 @@ def _damage(damage: Damage) -> Line:
     )
 
 
-def _index(index: OffsetIndexDump | TimeIndexDump) -> Line:
+def _index(index: IndexDump) -> Line:
     state = "agrees with the segment" if not index.problems else count_of(len(index.problems), "problem")
     count = count_of(len(index.entries), "entry", "entries")
     return Line(

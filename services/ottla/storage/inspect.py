@@ -8,10 +8,11 @@ Only files are touched, never the broker's objects, so the command line may use 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from struct import Struct
+from typing import BinaryIO, Final, Generic, TypeAlias, TypeVar
 
 from ottla.errors import ApiError, OttlaError
 from ottla.record.batch import HEADER_SIZE, SMALLEST_LENGTH, BatchHeader, crc_of, read_header
@@ -29,6 +30,9 @@ from ottla.storage.transaction_index import ENTRY_SIZE, AbortedTransaction, Tran
 MOST_PROBLEMS: Final = 20
 
 _CHUNK: Final = 1024 * 1024
+
+Entry = TypeVar("Entry")
+_Check: TypeAlias = Callable[[Path, Sequence[tuple[int, int]], list[str]], None]  # compares entries with their segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,8 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetIndexDump:
-    """An `.index` file: (relative offset, position) of each entry, compared with its segment."""
+class IndexDump:
+    """An `.index` file, with (relative offset, position) of each entry, or a `.timeindex`, with (timestamp, relative offset)."""
 
     path: Path
     entries: tuple[tuple[int, int], ...]
@@ -67,39 +71,11 @@ class OffsetIndexDump:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeIndexDump:
-    """A `.timeindex` file: (timestamp, relative offset) of each entry, compared with its segment."""
+class FileDump(Generic[Entry]):
+    """A file of entries; `problem` says why there are none, or why they cannot be believed."""
 
     path: Path
-    entries: tuple[tuple[int, int], ...]
-    unused_entries: int
-    problems: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotDump:
-    """A `.snapshot` file; `problem` says why there are no entries."""
-
-    path: Path
-    entries: tuple[ProducerSnapshotEntry, ...]
-    problem: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderEpochsDump:
-    """A `leader-epoch-checkpoint`: (epoch, start offset) of each; `problem` says why there are none."""
-
-    path: Path
-    entries: tuple[tuple[int, int], ...]
-    problem: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionIndexDump:
-    """A `.txnindex` file; `problem` says why its entries cannot be believed."""
-
-    path: Path
-    entries: tuple[AbortedTransaction, ...]
+    entries: tuple[Entry, ...]
     problem: str | None
 
 
@@ -128,78 +104,69 @@ def dump_segment(
             next_offset = max(next_offset, header.last_offset + 1)
 
 
-def dump_offset_index(segment: Path) -> OffsetIndexDump | None:
+def dump_offset_index(segment: Path) -> IndexDump | None:
     """The `.index` beside a `.log` file, each entry checked: a batch begins there and reaches that offset.
 
     None when there is no such file.
     """
-    path = segment.with_suffix(OFFSET_INDEX_SUFFIX)
-    problems: list[str] = []
-    read = _read_entries(path, OFFSET_ENTRY.size, problems)
-    if read is None:
-        return None
-    data, unused = read
-    entries = tuple(OFFSET_ENTRY.iter_unpack(data))
-    _check_growth("offset", [offset for offset, _ in entries], problems)
-    _check_growth("position", [position for _, position in entries], problems)
-    if not problems:
-        _check_offsets(segment, entries, problems)
-    return OffsetIndexDump(path, entries, unused, tuple(problems))
+    return _dump_index(segment, OFFSET_INDEX_SUFFIX, OFFSET_ENTRY, ("offset", "position"), _check_offsets)
 
 
-def dump_time_index(segment: Path) -> TimeIndexDump | None:
+def dump_time_index(segment: Path) -> IndexDump | None:
     """The `.timeindex` beside a `.log` file, each entry checked: no record up to its offset is newer.
 
     None when there is no such file.
     """
-    path = segment.with_suffix(TIME_INDEX_SUFFIX)
+    return _dump_index(segment, TIME_INDEX_SUFFIX, TIME_ENTRY, ("timestamp", "offset"), _check_timestamps)
+
+
+def _dump_index(segment: Path, suffix: str, entry: Struct, columns: tuple[str, str], check: _Check) -> IndexDump | None:
+    path = segment.with_suffix(suffix)
     problems: list[str] = []
-    read = _read_entries(path, TIME_ENTRY.size, problems)
+    read = _read_entries(path, entry.size, problems)
     if read is None:
         return None
     data, unused = read
-    entries = tuple(TIME_ENTRY.iter_unpack(data))
-    _check_growth("timestamp", [timestamp for timestamp, _ in entries], problems)
-    _check_growth("offset", [offset for _, offset in entries], problems)
+    entries = tuple(entry.iter_unpack(data))
+    for column, name in enumerate(columns):
+        _check_growth(name, [numbers[column] for numbers in entries], problems)
     if not problems:
-        _check_timestamps(segment, entries, problems)
-    return TimeIndexDump(path, entries, unused, tuple(problems))
+        check(segment, entries, problems)
+    return IndexDump(path, entries, unused, tuple(problems))
 
 
-def dump_snapshot(path: Path) -> SnapshotDump:
+def dump_snapshot(path: Path) -> FileDump[ProducerSnapshotEntry]:
     """A producer snapshot."""
-    try:
-        return SnapshotDump(path, tuple(read_snapshot(path)), None)
-    except OttlaError as error:
-        return SnapshotDump(path, (), str(error))
-    except OSError as error:
-        return SnapshotDump(path, (), f"{path}: cannot be read: {error.strerror}")
+    return _dump_file(path, read_snapshot)
 
 
-def dump_leader_epochs(path: Path) -> LeaderEpochsDump:
-    """A leader epoch checkpoint."""
+def dump_leader_epochs(path: Path) -> FileDump[tuple[int, int]]:
+    """A leader epoch checkpoint: (epoch, start offset) of each."""
     if not path.exists():
-        return LeaderEpochsDump(path, (), f"{path}: cannot be read: No such file or directory")
+        return FileDump(path, (), f"{path}: cannot be read: No such file or directory")
+    return _dump_file(path, read_leader_epochs)
+
+
+def _dump_file(path: Path, read: Callable[[Path], Sequence[Entry]]) -> FileDump[Entry]:
     try:
-        entries = tuple(read_leader_epochs(path))
+        return FileDump(path, tuple(read(path)), None)
     except OttlaError as error:
-        return LeaderEpochsDump(path, (), str(error))
+        return FileDump(path, (), str(error))
     except OSError as error:
-        return LeaderEpochsDump(path, (), f"{path}: cannot be read: {error.strerror}")
-    return LeaderEpochsDump(path, entries, None)
+        return FileDump(path, (), f"{path}: cannot be read: {error.strerror}")
 
 
-def dump_transaction_index(path: Path) -> TransactionIndexDump:
+def dump_transaction_index(path: Path) -> FileDump[AbortedTransaction]:
     """The aborted transactions of a segment, compared with its offsets where it lies beside."""
     try:
         index, size = TransactionIndex(str(path)), path.stat().st_size
     except OSError as error:
-        return TransactionIndexDump(path, (), f"{path}: cannot be read: {error.strerror}")
+        return FileDump(path, (), f"{path}: cannot be read: {error.strerror}")
     end_offset = max((header.last_offset + 1 for _, header in _headers(path)), default=None)
     problem = index.problem(offset_in(path.name) or 0, end_offset)
     if problem is None and size % ENTRY_SIZE:
         problem = f"{size} bytes are no multiple of an entry's {ENTRY_SIZE}"
-    return TransactionIndexDump(path, tuple(index), problem)
+    return FileDump(path, tuple(index), problem)
 
 
 def _batches(file: BinaryIO, *, whole: bool) -> Iterator[tuple[int, BatchHeader, bytes | str]]:
@@ -277,7 +244,7 @@ def _check_growth(name: str, numbers: list[int], problems: list[str]) -> None:
             problems.append(f"entry {index}: {name} {numbers[index]} comes after {numbers[index - 1]}")
 
 
-def _check_offsets(segment: Path, entries: tuple[tuple[int, int], ...], problems: list[str]) -> None:
+def _check_offsets(segment: Path, entries: Sequence[tuple[int, int]], problems: list[str]) -> None:
     """One pass over the headers, in step with the entries, which both grow."""
     base_offset = offset_in(segment.name) or 0
     headers = _headers(segment)
@@ -294,7 +261,7 @@ def _check_offsets(segment: Path, entries: tuple[tuple[int, int], ...], problems
             return
 
 
-def _check_timestamps(segment: Path, entries: tuple[tuple[int, int], ...], problems: list[str]) -> None:
+def _check_timestamps(segment: Path, entries: Sequence[tuple[int, int]], problems: list[str]) -> None:
     base_offset = offset_in(segment.name) or 0
     headers = _headers(segment)
     newest = -1
