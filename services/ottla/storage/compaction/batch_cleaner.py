@@ -40,7 +40,7 @@ from ottla.record.varints import decode_varint, encode_varint
 from ottla.storage.batches import BatchFields
 from ottla.storage.compaction.job import CleaningJob, Unopened
 from ottla.storage.compaction.offset_map import OffsetMap
-from ottla.storage.compaction.transactions import Decisions, OpenTransactions
+from ottla.storage.compaction.transactions import Decisions
 
 _Records = Sequence[tuple[int, int, int, bytes | None, bool]]
 
@@ -87,7 +87,7 @@ class BatchCleaner:
         self._sets_horizons: Final = self._horizon_ms <= LAST_MS
         self._offsets: Final = offsets
         self._decisions: Final = decisions
-        self._open: Final = OpenTransactions()
+        self._in_transactions: Final = set[int]()  # producers of whom a batch was there, be it without records, and no marker yet
         self._last_of: Final = {producer.producer_id: (producer.last_offset, producer.producer_epoch) for producer in job.producers}
         self._end_offset: Final = end_offset
         self._last_of_dirty: Final = last_of_producers
@@ -112,7 +112,7 @@ class BatchCleaner:
         if attributes & CONTROL_MASK:
             return self._cleaned_control(batch, fields, stays)
         if attributes & TRANSACTIONAL_MASK:
-            self._open.saw_batch(producer_id)
+            self._in_transactions.add(producer_id)
             if count and self._decisions.is_aborted(producer_id, fields[0]):
                 return self._emptied(fields, stays)
         if not count:
@@ -151,9 +151,10 @@ class BatchCleaner:
 
     def _cleaned_control(self, batch: memoryview, fields: BatchFields, stays: bool) -> bytes | None:
         producer_id, count = fields[9], fields[12]
-        had_batches = self._open.ends(producer_id) if count else False
         if not count:
             return self._emptied(fields, stays)
+        had_batches = producer_id in self._in_transactions
+        self._in_transactions.discard(producer_id)
         has_horizon = fields[5] & DELETE_HORIZON_MASK
         # Without a batch, what a producer's epoch is can only be seen by its marker.
         if had_batches or self._last_of.get(producer_id) == (-1, fields[10]) or not (has_horizon or self._sets_horizons):

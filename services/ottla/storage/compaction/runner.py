@@ -65,7 +65,7 @@ class InlineRunner:
     async def run(self, job: CleaningJob, done: SegmentCleaned) -> CleaningResult:
         cleaned: list[CleanedSegment] = []
         try:
-            result = await self._offload(clean, job, cleaned.append, _ignore_progress)
+            result = await self._offload(clean, job, cleaned.append, lambda size: None)
         except OSError as error:
             raise CleaningInterrupted(f"{job.name}: {error}") from error
         for segment in cleaned:
@@ -74,10 +74,6 @@ class InlineRunner:
 
     async def close(self) -> None:
         """Nothing outlives a run."""
-
-
-def _ignore_progress(size: int) -> None:
-    """No process waits for signs of life."""
 
 
 class ProcessRunner:

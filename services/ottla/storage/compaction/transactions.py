@@ -1,4 +1,4 @@
-"""What a cleaner must know of transactions: which batches were aborted, and which markers have nothing left to mark.
+"""What a cleaner must know of transactions: which batches were aborted.
 
 A batch belongs to the next marker of its producer. All transactions that begin below the last stable offset are decided,
 but their markers may lie behind what is cleaned, so markers are looked for up to the high watermark. What was cleaned
@@ -41,24 +41,6 @@ class Decisions:
         offsets, aborts = self._markers.get(producer_id, ([], []))
         index = bisect_right(offsets, base_offset)
         return aborts[index] if index < len(offsets) else None
-
-
-class OpenTransactions:
-    """Which transactions a pass over a log has seen a batch of, and no marker yet."""
-
-    def __init__(self) -> None:
-        self._producers: set[int] = set()
-
-    def saw_batch(self, producer_id: int) -> None:
-        """A transactional batch was there, be it without records."""
-        self._producers.add(producer_id)
-
-    def ends(self, producer_id: int) -> bool:
-        """A marker was there; says whether it had anything to mark."""
-        if producer_id not in self._producers:
-            return False
-        self._producers.remove(producer_id)
-        return True
 
 
 def _markers(job: CleaningJob) -> dict[int, tuple[list[int], list[bool]]]:
