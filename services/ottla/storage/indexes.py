@@ -248,7 +248,7 @@ class TimeIndex:
         """The relative offset up to which every timestamp is known to be at most `timestamp`; 0 when there is none."""
         if self.tail and timestamp >= self.tail[0][0]:
             return self.tail[bisect_right(self.tail, timestamp, key=lambda entry: entry[0]) - 1][1]
-        found = self._count_until(timestamp)
+        found = self._count_below(timestamp + 1, 0)
         if not found:
             return 0
         offset: int = TIME_ENTRY.unpack(_read(self.path, TIME_ENTRY_SIZE, found - 1, 1, os.pread))[1]
@@ -260,16 +260,7 @@ class TimeIndex:
             self.tail = [entry for entry in self.tail if entry[1] < relative_offset]
         else:
             self.tail = []
-            low, high = 0, self.count
-            if high:
-                with open(self.path, "rb", buffering=0) as file:
-                    while low < high:
-                        middle = (low + high) // 2
-                        if TIME_ENTRY.unpack(os.pread(file.fileno(), TIME_ENTRY_SIZE, middle * TIME_ENTRY_SIZE))[1] < relative_offset:
-                            low = middle + 1
-                        else:
-                            high = middle
-            self.count = low
+            self.count = self._count_below(relative_offset, 1)
             _cut(self.path, self.count * TIME_ENTRY_SIZE)
         if self.tail:
             self.last_timestamp, self.last_offset = self.tail[-1]
@@ -313,18 +304,16 @@ class TimeIndex:
         stored = _read(self.path, TIME_ENTRY_SIZE, 0, self.count, os.pread) if self.count else b""
         return [*TIME_ENTRY.iter_unpack(stored), *self.tail]
 
-    def _count_until(self, timestamp: int) -> int:
-        """How many of the file's entries have at most this timestamp."""
-        low, high = 0, self.count
-        if high:
-            with open(self.path, "rb", buffering=0) as file:
-                while low < high:
-                    middle = (low + high) // 2
-                    if TIME_ENTRY.unpack(os.pread(file.fileno(), TIME_ENTRY_SIZE, middle * TIME_ENTRY_SIZE))[0] <= timestamp:
-                        low = middle + 1
-                    else:
-                        high = middle
-        return low
+    def _count_below(self, number: int, column: int) -> int:
+        """How many of the file's entries have a lower timestamp (column 0), or a lower offset (1)."""
+        if not self.count:
+            return 0
+        with open(self.path, "rb", buffering=0) as file:
+            return bisect_left(
+                range(self.count),
+                number,
+                key=lambda index: TIME_ENTRY.unpack(os.pread(file.fileno(), TIME_ENTRY_SIZE, index * TIME_ENTRY_SIZE))[column],
+            )
 
 
 def _entries_in(path: str, entry_size: int) -> int:

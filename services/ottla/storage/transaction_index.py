@@ -16,6 +16,7 @@ One event loop owns an index; before that, the thread that recovers its log.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -190,14 +191,7 @@ class TransactionIndex:
 
     def _first_ending_at(self, offset: int) -> int:
         """The number of the first entry whose marker lies at `offset` or later."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self._last_offset(middle) < offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return bisect_left(range(len(self)), offset, key=self._last_offset)
 
     def _last_offset(self, index: int) -> int:
         offset: int = _LAST_OFFSET.unpack_from(self._entries, index * ENTRY_SIZE + _LAST_OFFSET_POSITION)[0]
