@@ -283,25 +283,15 @@ class AuditRecord(NamedTuple):
 
 
 _LONGS: Final = (*_COUNTS, "first_offset", "last_offset")
+_TEXTS: Final = ("session", "tier", "topic", "cluster", "host", "application")
+_NUMBERS: Final = ("sequence", "partition", "window_ms", "watermark_ms", "leader_epoch", "first_offset", "next_offset", "reported_ms")
 SCHEMA: Final[dict[str, Any]] = {
     "type": "record",
     "name": "AuditRecord",
     "namespace": "ottla.audit",
     "fields": [
-        *({"name": name, "type": "string"} for name in ("session", "tier", "topic", "cluster", "host", "application")),
-        *(
-            {"name": name, "type": "long"}
-            for name in (
-                "sequence",
-                "partition",
-                "window_ms",
-                "watermark_ms",
-                "leader_epoch",
-                "first_offset",
-                "next_offset",
-                "reported_ms",
-            )
-        ),
+        *({"name": name, "type": "string"} for name in _TEXTS),
+        *({"name": name, "type": "long"} for name in _NUMBERS),
         {"name": "is_final", "type": "boolean"},
         {
             "name": "windows",
@@ -335,8 +325,6 @@ _PARSED: Final = fastavro.parse_schema(SCHEMA)
 _MARK: Final = b"\xc3\x01" + bytes.fromhex(fingerprint(to_parsing_canonical_form(SCHEMA), "CRC-64-AVRO"))
 _REGISTRY_MAGIC: Final = 0
 _REGISTRY_FRAME: Final = struct.Struct(">bI")
-_TEXTS: Final = ("session", "tier", "topic", "cluster", "host", "application")
-_NUMBERS: Final = ("sequence", "partition", "window_ms", "watermark_ms", "leader_epoch", "first_offset", "next_offset", "reported_ms")
 _texts_of: Final = itemgetter(*_TEXTS)
 _numbers_of: Final = itemgetter(*_NUMBERS)
 

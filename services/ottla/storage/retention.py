@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from ottla.config.topic import TopicSettings
@@ -44,12 +45,7 @@ class TimeRetention:
     retention_ms: int
 
     def expired(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
-        count = 0
-        for segment in segments:
-            if now_ms - segment.largest_timestamp <= self.retention_ms:
-                break
-            count += 1
-        return count
+        return sum(1 for _ in takewhile(lambda segment: now_ms - segment.largest_timestamp > self.retention_ms, segments))
 
     def reason(self) -> str:
         return f"the newest record is older than retention.ms = {self.retention_ms}"
@@ -91,12 +87,7 @@ class StartOffsetRetention:
     log_start_offset: int
 
     def expired(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
-        count = 0
-        for segment in segments:
-            if segment.next_base_offset > self.log_start_offset:
-                break
-            count += 1
-        return count
+        return sum(1 for _ in takewhile(lambda segment: segment.next_base_offset <= self.log_start_offset, segments))
 
     def reason(self) -> str:
         return f"all of it lies before the log start offset {self.log_start_offset}"
