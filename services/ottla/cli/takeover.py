@@ -68,7 +68,7 @@ def check(
     brokers = [_read(path) for path in configs]
     logging.basicConfig(level=logging.CRITICAL)  # kazoo would log each attempt to connect
     cluster = asyncio.run(_look(brokers))
-    judged = findings.way_back(cluster, brokers) if back else findings.takeover(cluster, brokers)
+    judged = tuple(findings.way_back(cluster, brokers)) if back else findings.takeover(cluster, brokers)
     stopped = findings.stops(judged)
     if as_json:
         say_json(_document(cluster, brokers, judged))

@@ -84,11 +84,6 @@ def stops(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.severity is Severity.STOPS)
 
 
-def mixture(cluster: FoundCluster) -> tuple[Finding, ...]:
-    """What lives in the chroot of another implementation. It stops every start, and cannot be accepted."""
-    return tuple(_mixture(cluster))
-
-
 def takeover(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> tuple[Finding, ...]:
     """What stands in the way of a takeover, what changes with it and what it takes over.
 
@@ -98,7 +93,7 @@ def takeover(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> tuple[Fin
     """
     accepted = {name for broker in brokers for name in broker.settings.takeover_accept}
     parts: tuple[Iterator[Finding], ...] = (
-        _mixture(cluster),
+        mixture(cluster),
         _directories(cluster, brokers),
         _kept_elsewhere(cluster),
         _settings(cluster, brokers),
@@ -108,11 +103,6 @@ def takeover(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> tuple[Fin
         _taken_over(cluster, brokers),
     )
     return tuple(_judged(finding, accepted) for part in parts for finding in part)
-
-
-def way_back(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> tuple[Finding, ...]:
-    """What stands in the way of Kafka on these znodes and directories, and what it will pass over."""
-    return tuple(_way_back(cluster, brokers))
 
 
 def _judged(finding: Finding, accepted: set[str]) -> Finding:
@@ -129,7 +119,8 @@ def _change(name: str, what: str, where: Iterable[str] = (), remedy: str = "") -
     return Finding(Severity.CHANGES, name, what, tuple(where), remedy)
 
 
-def _mixture(cluster: FoundCluster) -> Iterator[Finding]:
+def mixture(cluster: FoundCluster) -> Iterator[Finding]:
+    """What lives in the chroot of another implementation. It stops every start, and cannot be accepted."""
     foreign = [broker for broker in cluster.brokers if broker.is_foreign]
     if foreign:
         listed = "; ".join(f"broker {broker.broker_id} ({', '.join(map(str, broker.endpoints)) or 'no address'})" for broker in foreign)
@@ -409,7 +400,8 @@ def _taken_over(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterat
             yield taken(topic, what)
 
 
-def _way_back(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator[Finding]:
+def way_back(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator[Finding]:
+    """What stands in the way of Kafka on these znodes and directories, and what it will pass over."""
     own = [broker for broker in cluster.brokers if not broker.is_foreign]
     if own:
         yield _stop(

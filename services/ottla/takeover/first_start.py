@@ -45,7 +45,7 @@ async def check_before_start(coordination: Coordination, settings: BrokerSetting
         CoordinationError: the znodes cannot be read.
     """
     who_lives = await cluster.read_who_lives(coordination)
-    _stop_for(findings.mixture(who_lives))
+    _stop_for(tuple(findings.mixture(who_lives)))
     found = await offload(directories.read_owners, settings.log_directories)
     if not needs_check(who_lives, found):
         return None
