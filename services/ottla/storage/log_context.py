@@ -5,7 +5,6 @@ Tests put a failing `FileOperations` here, the simulation its own clock and offl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,27 +67,6 @@ class LogOwner(Protocol):
         ...
 
 
-class NoOwner:
-    """For a log by itself."""
-
-    def flush_soon(self, topic_partition: TopicPartition) -> None:
-        """Nothing flushes it."""
-
-    def fail_directory(self, path: Path, error: OSError) -> None:
-        """No other log is there."""
-
-    def refused(self, path: Path, error: OSError) -> None:
-        """Nothing looks for space."""
-
-    def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Deletes at once."""
-        for path in paths:
-            Path(path).unlink()
-
-    async def write_recovery_points(self, path: Path) -> None:
-        """There is no checkpoint."""
-
-
 @dataclass(frozen=True, slots=True)
 class LogContext:
     """What a log needs of the world."""
@@ -97,6 +75,6 @@ class LogContext:
     offload: Offload
     opener: BatchOpener
     file_pool: FilePool
-    files: FileOperations = os
-    owner: LogOwner = field(default_factory=NoOwner)
+    files: FileOperations
+    owner: LogOwner
     counts: LogCounts = field(default_factory=LogCounts)

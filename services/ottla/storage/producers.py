@@ -74,16 +74,6 @@ class CompletedTransaction:
     is_aborted: bool
 
 
-class RememberedBatch(NamedTuple):
-    """One of a producer's last batches."""
-
-    base_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    timestamp: int
-
-
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshotEntry:
     """One producer as a snapshot keeps it: of its batches only the last. -1 says that there is none of a thing."""
@@ -531,11 +521,6 @@ class ProducerStates:
         state = self._states[producer_id]
         del self._ongoing[state.transaction_first_offset]
         state.transaction_first_offset = NO_OFFSET
-
-    def remembered_batches(self, producer_id: int) -> list[RememberedBatch]:
-        """A producer's last batches, oldest first; none when it is unknown."""
-        state = self._states.get(producer_id)
-        return [] if state is None else [RememberedBatch(*batch) for batch in state.batches]
 
     def get(self, producer_id: int) -> ProducerState | None:
         """One producer's state."""

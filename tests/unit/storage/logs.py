@@ -16,7 +16,8 @@ from ottla.record.records import Record, build_batch
 from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
-from ottla.storage.log_context import LogContext, NoOwner
+from ottla.storage.log_context import LogContext
+from ottla.storage.producers import ProducerStates
 from ottla.storage.recovery import load_log
 from ottla.testing import ManualClock
 
@@ -130,11 +131,20 @@ class LogMaker:
 
 
 @dataclass(frozen=True)
-class Owner(NoOwner):
-    """Notes what it is asked to delete, and the errors of disks."""
+class Owner:
+    """Of a log by itself: notes what it is asked to delete, and the errors of disks."""
 
     deletions: list[tuple[list[str], int]]
     failures: list[OSError]
+
+    def flush_soon(self, topic_partition: TopicPartition) -> None:
+        pass
+
+    def refused(self, path: Path, error: OSError) -> None:
+        pass
+
+    async def write_recovery_points(self, path: Path) -> None:
+        pass
 
     def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
         self.deletions.append((list(paths), delay_ms))
@@ -159,6 +169,12 @@ def stage(log: Log, count: int = 1, *, size: int = 100, timestamp: int = 1_000) 
     prefix = PREFIX.pack(base_offset, len(batch) - 12, 7)
     log.appender.stage(prefix, memoryview(batch)[PREFIX_SIZE:], base_offset + count - 1, timestamp + count - 1)
     return prefix + batch[PREFIX_SIZE:]
+
+
+def remembered(producers: ProducerStates, producer_id: int) -> list[tuple[int, int, int, int, int]]:
+    """A producer's last batches, oldest first: sequences and offsets, of the first and the last record each, and the timestamp."""
+    state = producers.get(producer_id)
+    return [] if state is None else list(state.batches)
 
 
 def stored(log: Log) -> bytes:

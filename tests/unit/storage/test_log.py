@@ -13,7 +13,7 @@ from ottla.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange
 from ottla.record.batch import read_header
 
 from .failing_calls import failing
-from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of, stage, stored
+from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of, remembered, stage, stored
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
@@ -256,7 +256,7 @@ def test_truncation_forgets_epochs_and_producers_behind_it(make_log: LogMaker) -
         append(log, batch_of(sequence, leader_epoch=sequence, producer_id=9, producer_epoch=0, base_sequence=sequence))
     log.truncate_to(2)
     assert log.leader_epochs.entries == [(0, 0), (1, 1)]
-    assert [batch.base_sequence for batch in log.producers.remembered_batches(9)] == [0, 1]
+    assert [batch[0] for batch in remembered(log.producers, 9)] == [0, 1]
 
 
 def test_truncation_beyond_the_end_does_nothing_and_before_the_start_starts_anew(make_log: LogMaker) -> None:
@@ -288,8 +288,8 @@ def test_a_snapshot_from_before_a_truncation_is_not_believed_later(make_log: Log
     log.truncate_to(5)  # beyond it: the file may have its name until the next flush
     asyncio.run(log.checkpoint_truncation())
     for opened in (log, make_log()):
-        assert [batch.base_sequence for batch in opened.producers.remembered_batches(9)] == [0]
-        assert [batch.base_sequence for batch in opened.producers.remembered_batches(8)] == [1, 2, 3, 4]
+        assert [batch[0] for batch in remembered(opened.producers, 9)] == [0]
+        assert [batch[0] for batch in remembered(opened.producers, 8)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("starts", [(1,), (200, 1)])
@@ -305,7 +305,7 @@ def test_a_log_that_begins_again_knows_no_producer_not_even_by_a_snapshot_of_its
     log.reload_producers()
     asyncio.run(log.close())
     for opened in (log, make_log(clean=True)):
-        assert not opened.producers.remembered_batches(9)
+        assert not remembered(opened.producers, 9)
 
 
 def test_the_log_start_offset_moves_forward_only_and_not_past_the_end(make_log: LogMaker) -> None:

@@ -19,7 +19,9 @@ from ottla.storage.producer_snapshots import (
     snapshot_path,
     write_snapshot,
 )
-from ottla.storage.producers import ProducerSnapshotEntry, ProducerStates, RememberedBatch
+from ottla.storage.producers import ProducerSnapshotEntry, ProducerStates
+
+from .logs import remembered
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "on_disk" / "flights-3" / "00000000000000000109.snapshot"
 
@@ -81,8 +83,8 @@ def test_a_snapshot_becomes_states_and_the_same_snapshot_again() -> None:
     states = ProducerStates()
     states.restore(ENTRIES)
     assert states.snapshot() == ENTRIES
-    assert states.remembered_batches(4001) == [RememberedBatch(2**31 - 5, 2**31 - 1, 93, 97, 1_357_034_160_000)]
-    assert states.remembered_batches(4002) == []
+    assert remembered(states, 4001) == [(2**31 - 5, 2**31 - 1, 93, 97, 1_357_034_160_000)]
+    assert remembered(states, 4002) == []
     assert states.first_undecided_offset == 93
     next_sequences = {state.producer_id: state.next_sequence for state in states}
     assert next_sequences == {4000: 9, 4001: 0, 4002: 0}

@@ -13,6 +13,8 @@ from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 from ottla.storage.producers import CompletedTransaction, Duplicate, EarlierBatchNotWritten, ProducerStates
 
+from .logs import remembered
+
 LAST_SEQUENCE = 2**31 - 1
 COMMIT = EndTransactionMarker(ControlRecordType.COMMIT, 1)
 ABORT = EndTransactionMarker(ControlRecordType.ABORT, 1)
@@ -345,13 +347,13 @@ class Producers(RuleBasedStateMachine):
         self.states = restored
         for producer_id, stored in self.stored.items():
             del stored[:-1]
-            assert len(self.states.remembered_batches(producer_id)) == 1
+            assert len(remembered(self.states, producer_id)) == 1
 
     @invariant()
     def what_is_remembered_is_the_tail_of_what_was_stored(self) -> None:
         for producer_id, stored in self.stored.items():
-            remembered = self.states.remembered_batches(producer_id)
-            assert [(batch.base_sequence, batch.base_offset, batch.timestamp) for batch in remembered] == [
+            kept = remembered(self.states, producer_id)
+            assert [(batch[0], batch[2], batch[4]) for batch in kept] == [
                 (sequence, base_offset, timestamp) for sequence, _, base_offset, timestamp in stored[-5:]
             ]
 

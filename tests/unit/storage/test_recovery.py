@@ -26,7 +26,7 @@ from ottla.storage.segment import Segment
 
 from .cleanings import ABORT, end_transaction
 from .failing_calls import failing
-from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of
+from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of, remembered
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "on_disk" / "flights-3"
 
@@ -574,14 +574,14 @@ def test_producers_come_back_from_the_newest_snapshot_and_the_batches_after_it(m
     for sequence in range(30):
         append(log, batch_of(sequence, producer_id=9, producer_epoch=0, base_sequence=sequence))
     asyncio.run(log.flusher.flush_sealed())
-    expected = log.producers.remembered_batches(9)
-    assert make_log(segment_bytes=1_000).producers.remembered_batches(9)[-1] == expected[-1]
+    expected = remembered(log.producers, 9)
+    assert remembered(make_log(segment_bytes=1_000).producers, 9)[-1] == expected[-1]
     for path in make_log.directory.glob("*.snapshot"):
         path.write_bytes(b"nonsense")
-    assert make_log(segment_bytes=1_000).producers.remembered_batches(9) == expected
+    assert remembered(make_log(segment_bytes=1_000).producers, 9) == expected
     for path in make_log.directory.glob("*.snapshot"):
         path.unlink()
-    assert make_log(segment_bytes=1_000).producers.remembered_batches(9) == expected
+    assert remembered(make_log(segment_bytes=1_000).producers, 9) == expected
 
 
 def test_markers_of_transactions_are_understood_by_recovery(make_log: LogMaker) -> None:
