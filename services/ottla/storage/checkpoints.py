@@ -82,7 +82,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     sync_directory(path.parent)
 
 
-def write_file(path: Path, content: bytes, *, synced: bool) -> None:
+def write_file(path: Path, content: bytes | bytearray, *, synced: bool) -> None:
     """Makes a file that has this content and nothing else."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:

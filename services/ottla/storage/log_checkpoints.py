@@ -26,9 +26,10 @@ from ottla.storage.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    write_offsets,
 )
 from ottla.storage.log import Log
-from ottla.storage.log_directory import LogDirectory, write_checkpoint
+from ottla.storage.log_directory import LogDirectory
 
 # Those that are known now, of partitions that are led or followed here.
 HighWatermarks: TypeAlias = Callable[[], Mapping[TopicPartition, int]]
@@ -97,7 +98,7 @@ class LogCheckpoints:
                 if self._writing[directory.path].locked():
                     raise InterruptedError(errno.EINTR, "the checkpoint is being written", str(directory.path / name))
                 offsets = _begin(directory, name, self._offsets(directory, name))
-                write_checkpoint(directory.path, name, offsets)
+                write_offsets(directory.path / name, offsets)
                 _end(directory, name, offsets)
 
     async def write_recovery_points(self, directory: LogDirectory) -> None:
@@ -122,7 +123,7 @@ class LogCheckpoints:
             offsets = self._offsets(directory, name)
             if directory.written.get(name) != offsets or name in directory.writing:  # an idle broker writes nothing
                 _begin(directory, name, offsets)
-                await self._offload(write_checkpoint, directory.path, name, offsets)
+                await self._offload(write_offsets, directory.path / name, offsets)
                 _end(directory, name, offsets)
 
     def _offsets(self, directory: LogDirectory, name: str) -> dict[TopicPartition, int]:

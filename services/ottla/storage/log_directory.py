@@ -44,7 +44,6 @@ from ottla.storage.checkpoints import (
     read_offsets,
     sync_directory,
     write_atomically,
-    write_offsets,
 )
 from ottla.storage.clean_shutdown import take_clean_shutdown
 from ottla.storage.delayed_deletes import keep_damaged_aside
@@ -224,11 +223,6 @@ def load_logs(
         else:
             loaded.append(found)
     return loaded
-
-
-def write_checkpoint(path: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replaces one of the directory's checkpoint files."""
-    write_offsets(path / name, offsets)
 
 
 def write_known_directories(path: Path, ids: Iterable[UUID]) -> None:

@@ -785,21 +785,21 @@ class LogManager:
 
     async def write_checkpoints(self) -> None:
         """Writes recovery points, log start offsets and high watermarks of every directory."""
-        for directory in list(self._directories.values()):
-            if directory.path not in self._offline:
-                try:
-                    await self._checkpoints.write_all(directory)
-                except OSError as error:
-                    self._checkpoint_failed(directory.path, error)
+        await self._write_in_each(self._checkpoints.write_all)
 
     async def write_high_watermarks(self) -> None:
         """Writes only the high watermarks, which change most."""
-        for directory in list(self._directories.values()):
-            if directory.path not in self._offline:
+        await self._write_in_each(self._checkpoints.write_high_watermarks)
+
+    async def _write_in_each(self, write: Callable[[LogDirectory], Awaitable[None]]) -> None:
+        for path, directory in list(self._directories.items()):
+            if path not in self._offline:
                 try:
-                    await self._checkpoints.write_high_watermarks(directory)
+                    await write(directory)
                 except OSError as error:
-                    self._checkpoint_failed(directory.path, error)
+                    self._met(path, error)
+                    if path not in self._offline:
+                        log.error("%s: a checkpoint was not written: %s", path, error)
 
     async def write_recovery_points(self, path: Path) -> None:
         """Writes the checkpoints of one directory; raises OSError."""
@@ -860,11 +860,6 @@ class LogManager:
         self._sealed_event.set()
 
     # Failing.
-
-    def _checkpoint_failed(self, path: Path, error: OSError) -> None:
-        self._met(path, error)
-        if path not in self._offline:
-            log.error("%s: a checkpoint was not written: %s", path, error)
 
     def _met(self, path: Path, error: OSError) -> None:
         """An error of the system's in a directory: it may be full, or offline from now on, or nothing of both."""

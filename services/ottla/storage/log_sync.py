@@ -129,16 +129,11 @@ def sync(job: SyncJob, operations: FileOperations) -> None:
             _fsync(descriptor, operations)
     if job.leader_epochs:
         _take_place(Path(LEADER_EPOCH_CHECKPOINT), directory)
-    sync_directory(directory.fd)
+    _fsync(directory.fd, os)
     if job.parent is not None:
         # A new partition's directory is itself a name that is lost with the power.
         with _opened(job.parent) as descriptor:
-            sync_directory(descriptor)
-
-
-def sync_directory(descriptor: int) -> None:
-    """Makes what was created, renamed or deleted in a directory last. Raises FsyncFailed."""
-    _fsync(descriptor, os)
+            _fsync(descriptor, os)
 
 
 async def timed_sync(context: LogContext, job: SyncJob, operations: FileOperations) -> None:

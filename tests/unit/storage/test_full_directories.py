@@ -101,7 +101,7 @@ def test_a_checkpoint_and_a_new_log_see_it_too(tmp_path: Path, monkeypatch: pyte
 
         with monkeypatch.context() as patched:
             if broken == "checkpoint":
-                patched.setattr("ottla.storage.log_checkpoints.write_checkpoint", full)
+                patched.setattr("ottla.storage.log_checkpoints.write_offsets", full)
                 await logs.write_checkpoints()
             else:
                 patched.setattr("ottla.storage.log_manager.make_logs", full)

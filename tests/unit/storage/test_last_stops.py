@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from ottla.model import TopicPartition
-from ottla.storage import log_checkpoints, log_directory
+from ottla.storage import log_checkpoints
 from ottla.storage.checkpoints import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -228,13 +228,12 @@ def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_path: Pat
     broker = Broker(tmp_path)
     written(broker)
     writes: list[str] = []
-    really = log_directory.write_checkpoint
 
-    def counted(path: Path, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        writes.append(name)
-        really(path, name, offsets)
+    def counted(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+        writes.append(path.name)
+        write_offsets(path, offsets)
 
-    monkeypatch.setattr(log_checkpoints, "write_checkpoint", counted)
+    monkeypatch.setattr(log_checkpoints, "write_offsets", counted)
 
     async def scene() -> None:
         logs = broker.manager()

@@ -136,7 +136,7 @@ async def test_a_log_is_not_made_while_a_checkpoint_can_not_be_written(tmp_path:
     await with_a_former_log(logs)
     await logs.delete(KEY)
     with monkeypatch.context() as patched:
-        patched.setattr(log_checkpoints, "write_checkpoint", full)
+        patched.setattr(log_checkpoints, "write_offsets", full)
         await logs.create_all({KEY: NEXT})
         assert KEY not in logs.logs
         with pytest.raises(KafkaStorageError):

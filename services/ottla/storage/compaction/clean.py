@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, read_header
 from ottla.storage.batches import BatchFields, Progress, sound_batches
+from ottla.storage.checkpoints import write_file
 from ottla.storage.compaction.batch_cleaner import GONE, BatchCleaner, opened
 from ottla.storage.compaction.job import (
     CleanedSegment,
@@ -358,12 +359,7 @@ class CleanedSegmentWriter:
 
 def _write_file(path: str, content: bytes | bytearray) -> None:
     Path(path).unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        write_all(os.writev, descriptor, [memoryview(content)] if content else [], 0, IOV_MAX)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_file(Path(path), content, synced=True)
 
 
 def _sync_file(path: str) -> None:
