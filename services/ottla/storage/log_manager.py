@@ -19,7 +19,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -912,25 +912,33 @@ class Periodic:
 
     def every(self, interval_ms: int, name: str, work: Work, first_ms: int | None = None) -> None:
         """Does the work, waits, and does it again; the first wait comes first, and may be a shorter one."""
+        waits_ms = chain([interval_ms if first_ms is None else min(first_ms, interval_ms)], repeat(interval_ms))
 
-        async def rounds() -> None:
-            wait_ms = interval_ms if first_ms is None else min(first_ms, interval_ms)
-            while not self._stopping:
-                await asyncio.sleep(max(wait_ms, 1) / 1000)
-                await self._one_round(task, name, work)
-                wait_ms = interval_ms
+        async def wait() -> None:
+            await asyncio.sleep(max(next(waits_ms), 1) / 1000)
 
-        task = asyncio.create_task(rounds(), name=name)
-        self._tasks.append(task)
+        self._begin(wait, name, work)
 
     def whenever(self, event: asyncio.Event, name: str, work: Work) -> None:
         """Does the work each time the event is set, which is cleared before."""
 
+        async def wait() -> None:
+            await event.wait()
+            event.clear()
+
+        self._begin(wait, name, work)
+
+    def _begin(self, wait: Work, name: str, work: Work) -> None:
         async def rounds() -> None:
             while not self._stopping:
-                await event.wait()
-                event.clear()
-                await self._one_round(task, name, work)
+                await wait()
+                self._at_work.add(task)
+                try:
+                    await work()
+                except Exception:  # a round that failed must not be the last one
+                    log.exception("A round of %s failed", name)
+                finally:
+                    self._at_work.discard(task)
 
         task = asyncio.create_task(rounds(), name=name)
         self._tasks.append(task)
@@ -943,12 +951,3 @@ class Periodic:
             if task not in self._at_work:
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _one_round(self, task: asyncio.Task[None], name: str, work: Work) -> None:
-        self._at_work.add(task)
-        try:
-            await work()
-        except Exception:  # a round that failed must not be the last one
-            log.exception("A round of %s failed", name)
-        finally:
-            self._at_work.discard(task)
