@@ -12,7 +12,6 @@ Everything here blocks; on the event loop it goes through `offload`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,21 +23,14 @@ NO_BROKER_EPOCH: Final = -1
 _VERSION: Final = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CleanShutdown:
-    """A clean stop, and the broker epoch it was made under (-1 when the file does not say)."""
-
-    broker_epoch: int
-
-
 def write_clean_shutdown(directory: Path, broker_epoch: int = NO_BROKER_EPOCH) -> None:
     """Says that the log directory was closed cleanly."""
     content = json.dumps({"version": _VERSION, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(directory / CLEAN_SHUTDOWN, content.encode())
 
 
-def take_clean_shutdown(directory: Path) -> CleanShutdown | None:
-    """Reads the file and deletes it for good; None when the last stop was not a clean one.
+def take_clean_shutdown(directory: Path) -> int | None:
+    """Deletes the file for good, and gives the broker epoch in it, -1 when it does not say; None when the last stop was not a clean one.
 
     That the file is there is what counts: brokers before Kafka 3.7 left it empty.
     """
@@ -52,5 +44,5 @@ def take_clean_shutdown(directory: Path) -> CleanShutdown | None:
     try:
         broker_epoch = json.loads(content)["brokerEpoch"]
     except (ValueError, TypeError, KeyError):
-        return CleanShutdown(NO_BROKER_EPOCH)
-    return CleanShutdown(broker_epoch if isinstance(broker_epoch, int) else NO_BROKER_EPOCH)
+        return NO_BROKER_EPOCH
+    return broker_epoch if isinstance(broker_epoch, int) else NO_BROKER_EPOCH

@@ -45,7 +45,7 @@ from ottla.storage.checkpoints import (
     sync_directory,
     write_atomically,
 )
-from ottla.storage.clean_shutdown import take_clean_shutdown
+from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, take_clean_shutdown
 from ottla.storage.delayed_deletes import keep_damaged_aside
 from ottla.storage.file_names import (
     DELETED_DIRECTORY_SUFFIX,
@@ -178,10 +178,10 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
     descriptor = _lock(path)
     try:
         directory_id, predates_topic_ids = _own(path, broker_id, cluster_id, now_ms)
-        shutdown = take_clean_shutdown(path)
-        broker_epoch = -1 if shutdown is None else shutdown.broker_epoch
+        closed_under = take_clean_shutdown(path)
+        broker_epoch = NO_BROKER_EPOCH if closed_under is None else closed_under
         known = read_known_directories(path)
-        found = LogDirectory(path, descriptor, shutdown is not None, broker_epoch, directory_id, known, predates_topic_ids)
+        found = LogDirectory(path, descriptor, closed_under is not None, broker_epoch, directory_id, known, predates_topic_ids)
         _list(path, found, coordination)
         found.recovery_points = _offsets(found, RECOVERY_POINT_CHECKPOINT)
         found.log_start_offsets = _offsets(found, LOG_START_OFFSET_CHECKPOINT)

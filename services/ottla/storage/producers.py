@@ -532,9 +532,6 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self._states)
 
-    def __contains__(self, producer_id: int) -> bool:
-        return producer_id in self._states
-
 
 def _earlier_batch_not_written(producer_id: int, sequence: int, base_sequence: int) -> EarlierBatchNotWritten:
     return EarlierBatchNotWritten(

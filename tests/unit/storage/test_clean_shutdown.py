@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN, CleanShutdown, take_clean_shutdown, write_clean_shutdown
+from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN, take_clean_shutdown, write_clean_shutdown
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "on_disk" / "kafka_cleanshutdown.json"
 
@@ -21,7 +21,7 @@ def test_it_counts_once(tmp_path: Path) -> None:
     """A crash after the start must find none."""
     assert take_clean_shutdown(tmp_path) is None
     write_clean_shutdown(tmp_path, 25)
-    assert take_clean_shutdown(tmp_path) == CleanShutdown(25)
+    assert take_clean_shutdown(tmp_path) == 25
     assert take_clean_shutdown(tmp_path) is None
 
 
@@ -29,4 +29,4 @@ def test_it_counts_once(tmp_path: Path) -> None:
 def test_a_file_that_says_nothing_still_means_a_clean_stop(tmp_path: Path, content: bytes) -> None:
     """Brokers before Kafka 3.7 left an empty file, and its presence is what they look at."""
     (tmp_path / CLEAN_SHUTDOWN).write_bytes(content)
-    assert take_clean_shutdown(tmp_path) == CleanShutdown(-1)
+    assert take_clean_shutdown(tmp_path) == -1

@@ -125,76 +125,41 @@ def test_a_disk_that_failed_and_is_no_log_directory_any_more_makes_the_stop_an_u
     assert clean_shutdown_epoch(Broker(tmp_path / "a")) == -1
 
 
-def test_a_log_that_is_not_what_was_closed_makes_the_stop_an_unclean_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A replica that has lost what was committed must not lead by the word of a stop that was clean."""
-    broker = Broker(tmp_path)
-    written(broker)
-    path = tmp_path / "clicks-0" / f"{0:020}.log"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert clean_shutdown_epoch(broker) == -1
-    assert "clicks-0 is damaged: it ends at 3, and up to 4 was committed" in caplog.text
-
-
 @pytest.mark.parametrize(
-    ("lost", "says"),
+    ("committed", "lost", "says"),
     [
-        ("content", "it does not say of which topic it is"),
-        ("name", "it does not say of which topic it is"),
-        ("directory", "it has no directory, and up to 4 was committed"),
+        (4, "byte", "it ends at 3, and up to 4 was committed"),
+        (1, "byte", "it was closed cleanly and is not sound"),
+        # Its high watermark comes after its leader's: what a follower had at a clean stop is told by its recovery point.
+        (0, "batch", "it was closed cleanly and is not sound: it ends at 3, before its recovery point 4"),
+        (0, "content", "it was closed cleanly and is not sound: it ends at 0, before its recovery point 4"),
+        (0, "file", "it ends at 0, and was closed at 4"),
+        (0, "directory", "it has no directory, and it was closed at 4"),
+        (4, "directory", "it has no directory, and up to 4 was committed"),
+        # Without it a follower's log is renamed as a stray: the replica must not lead with the empty one after it.
+        (4, "topic id", "it does not say of which topic it is"),
+        (4, PARTITION_METADATA, "it does not say of which topic it is"),
     ],
 )
-def test_a_log_that_may_have_to_begin_again_makes_the_stop_an_unclean_one(
-    tmp_path: Path, lost: str, says: str, caplog: pytest.LogCaptureFixture
+def test_a_log_that_is_not_what_was_closed_makes_the_stop_an_unclean_one(
+    tmp_path: Path, committed: int, lost: str, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without its partition.metadata a follower's log is renamed as a stray: the replica must not lead with the empty one after it."""
+    """A replica that has lost what was committed, or may have been, must not lead by the word of a stop that was clean."""
     broker = Broker(tmp_path)
-    written(broker)
-    metadata = tmp_path / "clicks-0" / PARTITION_METADATA
-    if lost == "content":
-        metadata.write_bytes(b"\xff")
-    elif lost == "name":
-        metadata.unlink()
-    else:
-        shutil.rmtree(metadata.parent)
-    assert clean_shutdown_epoch(broker) == -1
-    assert f"clicks-0 is damaged: {says}" in caplog.text
-
-
-def test_a_torn_end_beyond_what_was_committed_is_damage_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    broker = Broker(tmp_path)
-    written(broker)
-    write_offsets(tmp_path / HIGH_WATERMARK_CHECKPOINT, {CLICKS[0]: 1})
-    path = tmp_path / "clicks-0" / f"{0:020}.log"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert clean_shutdown_epoch(broker) == -1
-    assert "clicks-0 is damaged: it was closed cleanly and is not sound" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("lost", "says"),
-    [
-        ("batch", "it was closed cleanly and is not sound: it ends at 3, before its recovery point 4"),
-        ("content", "it was closed cleanly and is not sound: it ends at 0, before its recovery point 4"),
-        ("file", "it ends at 0, and was closed at 4"),
-        ("directory", "it has no directory, and it was closed at 4"),
-    ],
-)
-def test_what_a_follower_has_lost_beyond_its_high_watermark_may_have_been_committed(
-    tmp_path: Path, lost: str, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its high watermark comes after its leader's: what it had at a clean stop is told by its recovery point."""
-    broker = Broker(tmp_path)
-    written(broker, committed=0)
+    written(broker, committed=committed)
     path = tmp_path / "clicks-0" / f"{0:020}.log"
     content = path.read_bytes()
-    if lost == "batch":
-        path.write_bytes(content[: len(content) * 3 // 4])
-    elif lost == "content":
-        path.write_bytes(b"")
+    if lost == "directory":
+        shutil.rmtree(path.parent)
+    elif lost == "topic id":
+        path.with_name(PARTITION_METADATA).write_bytes(b"\xff")
+    elif lost == PARTITION_METADATA:
+        path.with_name(PARTITION_METADATA).unlink()
     elif lost == "file":
         path.unlink()
     else:
-        shutil.rmtree(path.parent)
+        kept = {"byte": len(content) - 1, "batch": len(content) * 3 // 4, "content": 0}
+        path.write_bytes(content[: kept[lost]])
     assert clean_shutdown_epoch(broker) == -1
     assert f"clicks-0 is damaged: {says}" in caplog.text
 
