@@ -10,8 +10,8 @@ One event loop owns an instance; only `load` touches the disk.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -126,15 +126,8 @@ class LeaderEpochCache:
         self._start_offsets.clear()
         self._changed()
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(self.entries)
-
     def __len__(self) -> int:
         return len(self._epochs)
-
-    def __contains__(self, epoch: int) -> bool:
-        index = bisect_left(self._epochs, epoch)
-        return index < len(self._epochs) and self._epochs[index] == epoch
 
     def __repr__(self) -> str:
         return f"LeaderEpochCache({self.entries})"

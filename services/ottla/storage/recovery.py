@@ -600,7 +600,7 @@ def _load_leader_epochs(directory: Path, segments: Sequence[Segment], names: set
         return epochs
     try:
         # The recovery point vouches for them: a start after a crash walks only what lies behind it.
-        write_atomically(directory / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(epochs))
+        write_atomically(directory / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(epochs.entries))
         epochs.is_dirty = False
     except OSError as error:
         if error.errno not in FULL:
