@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -29,10 +31,19 @@ BOMB = seal(
 )
 
 
-async def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process(children_give_way: None) -> None:
+@contextlib.asynccontextmanager
+async def opener_with_process() -> AsyncIterator[BatchOpener]:
     offload = ThreadOffload(1, "test")
     opener = BatchOpener(offload, has_process=True)
     try:
+        yield opener
+    finally:
+        await opener.close()
+        offload.close()
+
+
+async def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process(children_give_way: None) -> None:
+    async with opener_with_process() as opener:
         assert (await opener.opened(SMALL, StoredAs(has_keys=True))).batch == SMALL
         assert await opener.first_at_or_after(SMALL, 1_001, 0) == (1_001, 1)
         assert await opener.first_at_or_after(SMALL, 9_000, 0) is None
@@ -46,16 +57,11 @@ async def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process(
             assert os.sched_getscheduler(opener._process.process_id) == os.sched_getscheduler(0), "or a busy machine would answer nothing"
         with pytest.raises(InvalidRecord):
             await opener.opened(LARGE[:-1], StoredAs(has_keys=True))
-    finally:
-        await opener.close()
-        offload.close()
 
 
 def test_a_batch_that_is_too_large_is_named_once_and_not_opened_again(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        offload = ThreadOffload(1, "test")
-        opener = BatchOpener(offload, has_process=True)
-        try:
+        async with opener_with_process() as opener:
             for _ in range(3):
                 with pytest.raises(DecompressedTooLarge):
                     await opener.first_at_or_after(BOMB, 0, 0)
@@ -66,9 +72,6 @@ def test_a_batch_that_is_too_large_is_named_once_and_not_opened_again(caplog: py
                 await opener.first_at_or_after(BOMB, 0, 0)
             assert opener._process is process, "it is known, so no process is asked"
             assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000), "another one is started for what is not known"
-        finally:
-            await opener.close()
-            offload.close()
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
@@ -77,43 +80,31 @@ def test_a_batch_that_is_too_large_is_named_once_and_not_opened_again(caplog: py
 
 async def test_a_job_that_a_busy_machine_did_not_get_to_may_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of its batch, and the client is to try again."""
-    offload = ThreadOffload(1, "test")
-    opener = BatchOpener(offload, has_process=True)
-    try:
+    async with opener_with_process() as opener:
         with monkeypatch.context() as patch:
             patch.setattr(batch_opener, "JOB_SECONDS", 0.0)
             with pytest.raises(RequestTimedOut):
                 await opener.first_at_or_after(LARGE, 15_000, 0)
         assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
-    finally:
-        await opener.close()
-        offload.close()
 
 
 async def test_a_batch_for_which_there_is_no_process_now_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the machine has no more processes or descriptors. The batch is sound, and its producer would give it up."""
-    offload = ThreadOffload(1, "test")
-    opener = BatchOpener(offload, has_process=True)
 
     async def refused(*_: object, **__: object) -> ChildProcess:
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    try:
+    async with opener_with_process() as opener:
         with monkeypatch.context() as patch:
             patch.setattr(ChildProcess, "start", refused)
             with pytest.raises(RequestTimedOut):
                 await opener.opened(LARGE, StoredAs(has_keys=True))
         assert (await opener.opened(LARGE, StoredAs(has_keys=True))).batch == LARGE
-    finally:
-        await opener.close()
-        offload.close()
 
 
 async def test_a_job_whose_process_was_killed_is_given_to_another_process() -> None:
     """As by a machine that has no memory left. The batch is sound, and its producer would give it up."""
-    offload = ThreadOffload(1, "test")
-    opener = BatchOpener(offload, has_process=True)
-    try:
+    async with opener_with_process() as opener:
         await opener.opened(LARGE, StoredAs(has_keys=True))
         process = opener._process
         assert process is not None
@@ -121,15 +112,10 @@ async def test_a_job_whose_process_was_killed_is_given_to_another_process() -> N
         asyncio.get_running_loop().call_later(0.5, os.kill, process.process_id, signal.SIGKILL)
         assert (await opener.opened(LARGE, StoredAs(has_keys=True))).batch == LARGE
         assert opener._process is not process
-    finally:
-        await opener.close()
-        offload.close()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 async def test_a_batch_whose_processes_are_ended_each_time_may_be_sent_again(monkeypatch: pytest.MonkeyPatch, ending: int) -> None:
-    offload = ThreadOffload(1, "test")
-    opener = BatchOpener(offload, has_process=True)
     start, started = ChildProcess.start, []
 
     async def ended(*arguments: str, **others: int) -> ChildProcess:
@@ -138,30 +124,22 @@ async def test_a_batch_whose_processes_are_ended_each_time_may_be_sent_again(mon
         started.append(process)
         return process
 
-    try:
+    async with opener_with_process() as opener:
         with monkeypatch.context() as patch:
             patch.setattr(ChildProcess, "start", ended)
             with pytest.raises(RequestTimedOut):
                 await opener.opened(LARGE, StoredAs(has_keys=True))
         assert [process.exit_code for process in started] == [-ending] * 2
         assert (await opener.opened(LARGE, StoredAs(has_keys=True))).batch == LARGE
-    finally:
-        await opener.close()
-        offload.close()
 
 
 async def test_a_batch_that_comes_while_too_many_wait_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    offload = ThreadOffload(1, "test")
-    opener = BatchOpener(offload, has_process=True)
-    try:
+    async with opener_with_process() as opener:
         with monkeypatch.context() as patch:
             patch.setattr(batch_opener, "MAX_WAITING", 0)
             with pytest.raises(RequestTimedOut):
                 await opener.opened(LARGE, StoredAs(has_keys=True))
         assert (await opener.opened(LARGE, StoredAs(has_keys=True))).batch == LARGE
-    finally:
-        await opener.close()
-        offload.close()
 
 
 def test_a_batch_that_takes_its_time_to_open_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
