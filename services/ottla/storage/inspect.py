@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import BinaryIO, Final, Generic, TypeAlias, TypeVar
+from typing import BinaryIO, Final, Generic, TypeVar
 
 from ottla.errors import ApiError, OttlaError
 from ottla.record.batch import HEADER_SIZE, SMALLEST_LENGTH, BatchHeader, crc_of, read_header
@@ -32,7 +32,6 @@ MOST_PROBLEMS: Final = 20
 _CHUNK: Final = 1024 * 1024
 
 Entry = TypeVar("Entry")
-_Check: TypeAlias = Callable[[Path, Sequence[tuple[int, int]], list[str]], None]  # compares entries with their segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def dump_offset_index(segment: Path) -> IndexDump | None:
 
     None when there is no such file.
     """
-    return _dump_index(segment, OFFSET_INDEX_SUFFIX, OFFSET_ENTRY, ("offset", "position"), _check_offsets)
+    return _dump_index(segment, OFFSET_INDEX_SUFFIX, OFFSET_ENTRY, ("offset", "position"))
 
 
 def dump_time_index(segment: Path) -> IndexDump | None:
@@ -117,10 +116,10 @@ def dump_time_index(segment: Path) -> IndexDump | None:
 
     None when there is no such file.
     """
-    return _dump_index(segment, TIME_INDEX_SUFFIX, TIME_ENTRY, ("timestamp", "offset"), _check_timestamps)
+    return _dump_index(segment, TIME_INDEX_SUFFIX, TIME_ENTRY, ("timestamp", "offset"))
 
 
-def _dump_index(segment: Path, suffix: str, entry: Struct, columns: tuple[str, str], check: _Check) -> IndexDump | None:
+def _dump_index(segment: Path, suffix: str, entry: Struct, columns: tuple[str, str]) -> IndexDump | None:
     path = segment.with_suffix(suffix)
     problems: list[str] = []
     read = _read_entries(path, entry.size, problems)
@@ -131,7 +130,7 @@ def _dump_index(segment: Path, suffix: str, entry: Struct, columns: tuple[str, s
     for column, name in enumerate(columns):
         _check_growth(name, [numbers[column] for numbers in entries], problems)
     if not problems:
-        check(segment, entries, problems)
+        (_check_offsets if entry is OFFSET_ENTRY else _check_timestamps)(segment, entries, problems)
     return IndexDump(path, entries, unused, tuple(problems))
 
 

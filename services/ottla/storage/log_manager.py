@@ -785,13 +785,14 @@ class LogManager:
 
     async def write_checkpoints(self) -> None:
         """Writes recovery points, log start offsets and high watermarks of every directory."""
-        await self._write_in_each(self._checkpoints.write_all)
+        await self._write_in_each()
 
     async def write_high_watermarks(self) -> None:
         """Writes only the high watermarks, which change most."""
-        await self._write_in_each(self._checkpoints.write_high_watermarks)
+        await self._write_in_each(only_high_watermarks=True)
 
-    async def _write_in_each(self, write: Callable[[LogDirectory], Awaitable[None]]) -> None:
+    async def _write_in_each(self, *, only_high_watermarks: bool = False) -> None:
+        write = self._checkpoints.write_high_watermarks if only_high_watermarks else self._checkpoints.write_all
         for path, directory in list(self._directories.items()):
             if path not in self._offline:
                 try:
