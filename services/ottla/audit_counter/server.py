@@ -132,7 +132,7 @@ class AuditServer:
                 collector = Collector(self.counter, self._clock, self.canary)
                 fresh = Freshness(collector, _STANDING_SECONDS, self._clock)
                 shown = {"brokers": settings} if settings.security_protocol == "SSL" else {}
-                surface.measure(stack, beside, [collector, CertificateCollector(settings, shown)], [fresh])
+                surface.measure(stack, beside, [collector, CertificateCollector(shown, settings)], [fresh])
             tasks = Tasks()
             stack.push_async_callback(tasks.wait)
             stack.callback(tasks.cancel)

@@ -93,7 +93,7 @@ class Observation:
         if address is None:
             return
         try:
-            from ottla.broker.measuring.identity import IdentityCollector
+            from ottla.broker.measuring.collectors import IdentityCollector
             from ottla.serving.probes import scrape_route
             from ottla.serving.surface import Surface
         except ModuleNotFoundError as error:

@@ -123,7 +123,7 @@ class MirrorMaker:
                 self._add(stack, link)
             if self.surface is not None:
                 shown = {alias: side for alias, side in settings.sides.items() if side.security_protocol.endswith("SSL")}
-                self.surface.measure(stack, self._offload, [Collector(self, self._clock), CertificateCollector(settings, shown)])
+                self.surface.measure(stack, self._offload, [Collector(self, self._clock), CertificateCollector(shown, settings)])
             if settings.rpc_address is not None:
                 server = RpcServer.for_operators(RpcService(RPC_SERVICE, self._register_rpc), settings)
                 self.rpc_port = await server.start(settings.rpc_address.host, settings.rpc_address.port)

@@ -132,7 +132,7 @@ class SchemaRegistry:
             application, forwarder = await self._open_api(stack)
             if self.surface is not None:
                 shown = {listener.name: settings.for_listener(listener.name) for listener in settings.api_listeners if listener.is_tls}
-                certificates = CertificateCollector(settings, {"kafkastore": settings.kafkastore_ssl_keystore_location or "", **shown})
+                certificates = CertificateCollector({"kafkastore": settings.kafkastore_ssl_keystore_location or "", **shown}, settings)
                 self.surface.measure(stack, offload, [Collector(self, application, forwarder), certificates])
             await self._join(stack)
             self._stack = stack.pop_all()

@@ -138,16 +138,16 @@ class ProcessMetrics:
 
 
 class CertificateCollector:
-    """`ottla_tls_certificate_expiry_timestamp_seconds` of a service that is no broker, as its files are when it starts.
+    """`ottla_tls_certificate_expiry_timestamp_seconds`, as the files are when the service starts.
 
     Args:
-        settings: its `rpc.listener` is one of those that show a certificate.
         others: by the name of a listener, or of what it is a client of, what `ssl.…` says there, or the file.
+        settings: of a service whose `rpc.listener` may show a certificate too.
     """
 
-    def __init__(self, settings: RpcSettings, others: Mapping[str, TlsSettings | ClusterTlsSettings | str]) -> None:
+    def __init__(self, others: Mapping[str, TlsSettings | ClusterTlsSettings | str], settings: RpcSettings | None = None) -> None:
         shown = dict(others)
-        if settings.rpc_security_protocol == "SSL":
+        if settings is not None and settings.rpc_security_protocol == "SSL":
             shown[LISTENER_NAME] = settings.for_rpc()
         expiries = {name: first_expiry(_certificates(seen)) for name, seen in shown.items()}
         self._family = Family(CERTIFICATE_EXPIRY, [((name,), expiry) for name, expiry in expiries.items() if expiry is not None])

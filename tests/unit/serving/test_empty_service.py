@@ -70,7 +70,7 @@ def test_each_certificate_that_a_service_shows_has_its_end(tmp_path: Path) -> No
         "kafkastore": str(keystore),
         "gone": str(tmp_path / "gone.pem"),
     }
-    (family,) = CertificateCollector(settings, shown).collect()
+    (family,) = CertificateCollector(shown, settings).collect()
     ends = first_expiry(Path(keystore).read_text(encoding="ascii"))
     assert isinstance(family, Family) and family.samples == [((name,), ends) for name in ("A", "kafkastore", "RPC")]
 

@@ -15,7 +15,6 @@ from ottla.broker.dispatcher import Dispatcher
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.health import BrokerHealth
 from ottla.broker.measuring.group_lags import GOOD_FOR_SECONDS, GroupCollector, GroupLags
-from ottla.broker.measuring.identity import IdentityCollector
 from ottla.broker.measuring.measured import Measured
 from ottla.broker.measuring.requests import NetworkCollector, RequestCollector, TopicCollector
 from ottla.broker.purgatory import Purgatory
@@ -30,17 +29,17 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.control import LISTENER_NAME
 from ottla.coordination.sessions import CoordinationSessions
 from ottla.lifecycle import Offload
+from ottla.metrics import broker as broker_metrics
 from ottla.metrics import controller as controller_metrics
 from ottla.metrics import coordination
 from ottla.metrics import log as log_metrics
-from ottla.metrics import network as network_metrics
 from ottla.metrics import replica as replica_metrics
 from ottla.metrics import transactions as transaction_metrics
 from ottla.metrics.family import PAUSE, Collector, Family, Pause, Sample, single
 from ottla.model import BrokerId
 from ottla.network.listener import AnyListener
-from ottla.rpc.certificate_dates import first_expiry
 from ottla.serving.freshness import Freshness
+from ottla.serving.surface import CertificateCollector
 from ottla.storage.compaction.cleaner import LogCleaner
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
@@ -74,7 +73,7 @@ def measuring_of(
     collectors: list[Collector] = [
         IdentityCollector(health, started_ms, parts),
         *data_path_collectors(parts, measured.dispatcher, measured.produces, measured.listeners),
-        CertificateCollector(certificate_expiries(settings)),
+        certificates_of(settings),
         ReplicaCollector(parts.replicas, measured.fetchers, per_partition=per_partition),
         LogCollector(parts.logs, paths, space, measured.cleaner, per_partition=per_partition),
         ControllerCollector(measured.service),
@@ -101,27 +100,38 @@ def data_path_collectors(
     ]
 
 
-def certificate_expiries(settings: BrokerSettings) -> dict[str, float]:
+def certificates_of(settings: BrokerSettings) -> CertificateCollector:
     """Of the listeners that speak TLS, that for the other brokers' calls among them; it reads files."""
-    seen = {
-        accepted_listener.name: settings.for_listener(accepted_listener.name)
-        for accepted_listener in settings.accepted_listeners
-        if accepted_listener.is_tls
-    }
+    shown = {listener.name: settings.for_listener(listener.name) for listener in settings.accepted_listeners if listener.is_tls}
     if settings.control_address.is_tls:
-        seen[LISTENER_NAME] = settings.for_control()
-    found = {name: first_expiry(_chain(listener)) for name, listener in seen.items()}
-    return {name: expiry for name, expiry in found.items() if expiry is not None}
+        shown[LISTENER_NAME] = settings.for_control()
+    return CertificateCollector(shown)
 
 
-def _chain(settings: BrokerSettings) -> str:
-    if settings.ssl_keystore_location:
-        try:
-            return Path(settings.ssl_keystore_location).read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return ""  # the user of the certificate reports it
-    chain = settings.ssl_keystore_certificate_chain
-    return "" if chain is None else str(chain.value if hasattr(chain, "value") else chain)
+# Who a broker is and what it does.
+
+
+class IdentityCollector:
+    """`ottla.metrics.broker`. There from the first moment of a start on.
+
+    Args:
+        health: of this broker.
+        started_ms: when it was started.
+        parts: of a broker that has been put together.
+    """
+
+    def __init__(self, health: BrokerHealth, started_ms: int, parts: BrokerParts | None = None) -> None:
+        self._health = health
+        self._started_ms = started_ms
+        self._parts = parts
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """The metrics as they are now."""
+        if self._parts is not None:
+            settings, metadata = self._parts.settings, self._parts.metadata
+            yield Family(broker_metrics.IDENTITY, [((str(settings.broker_id), settings.broker_rack or "", metadata.cluster_id), 1.0)])
+        yield single(broker_metrics.START_TIME, self._started_ms / 1000)
+        yield single(broker_metrics.STATE, float(self._health.readiness.phase))
 
 
 # Transactions that this broker coordinates.
@@ -150,24 +160,6 @@ class TransactionCollector:
         yield Family(transaction_metrics.ENDED, [(("committed",), counts.committed), (("aborted",), counts.aborted)])
         yield single(transaction_metrics.OLDEST_OPEN, (now_ms - oldest_ms) / 1000)
         yield single(transaction_metrics.RECORDS_CORRUPT, counts.records_corrupt)
-
-
-# When the certificates that a service shows expire.
-
-
-class CertificateCollector:
-    """`ottla_tls_certificate_expiry_timestamp_seconds`.
-
-    Args:
-        expiries: by listener, in seconds since 1970.
-    """
-
-    def __init__(self, expiries: Mapping[str, float]) -> None:
-        self._expiries = expiries
-
-    def collect(self) -> Iterator[Family | Pause]:
-        """The metrics as they are now."""
-        yield Family(network_metrics.CERTIFICATE_EXPIRY, [((listener,), expiry) for listener, expiry in self._expiries.items()])
 
 
 # The controller: what it has decided, and the cluster as it knows it. Of the cluster only the broker that is it speaks.
