@@ -61,7 +61,7 @@ from ottla.mirror_maker.naming import (
 from ottla.mirror_maker.offset_map import Gap, MapRecord, PartitionMap, modes_record
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
 from ottla.mirror_maker.sync.groups import END_SECONDS, follow_group, list_groups, translated
-from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
+from ottla.mirror_maker.sync.legacy_records import Checkpoint, checkpoint, heartbeat, offset_sync
 from ottla.mirror_maker.sync.schemas import ANSWER_SECONDS, SchemaCopier
 from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings, unaudited
 from ottla.model import TopicPartition
@@ -657,9 +657,8 @@ class Link:
         if settings.emit_checkpoints_enabled:
             await self._emit_changes(f"{settings.source}{self._dot}checkpoints{self._dot}internal", records)
         if settings.emit_offset_syncs_enabled:
-            syncs = [OffsetSync(one, known.next_offset, known.translate(known.next_offset) or 0) for one, known in maps.items()]
-            topic = f"mm2-offset-syncs{self._dot}{settings.source}{self._dot}internal"
-            await self._emit_changes(topic, [offset_sync(sync) for sync in syncs])
+            syncs = [offset_sync(one, known.next_offset, known.translate(known.next_offset) or 0) for one, known in maps.items()]
+            await self._emit_changes(f"mm2-offset-syncs{self._dot}{settings.source}{self._dot}internal", syncs)
         if errors:
             raise errors[0]
 
@@ -819,10 +818,13 @@ class Link:
         return False
 
 
-class _Nobody:
+class _Nobody(Alone):
     """Between two sessions: no worker, and no slot."""
 
     may_be_over = True
+
+    def __init__(self) -> None:
+        super().__init__("")
 
     async def look(self) -> Members:
         return Members()
@@ -830,17 +832,8 @@ class _Nobody:
     async def take(self, slot: int) -> bool:
         return False
 
-    async def release(self, slot: int) -> None:
-        """It is not held."""
-
-    async def publish(self, bytes_per_second: Mapping[int, float]) -> None:
-        """No one asks."""
-
-    async def change_paused(self, more: object, no_more: object = ()) -> None:
+    async def change_paused(self, more: Collection[str], no_more: Collection[str] = ()) -> None:
         raise OttlaError("there is no session with ZooKeeper at the moment")
-
-    async def leave(self) -> None:
-        """It has not joined."""
 
 
 def check_installed(settings: MirrorLink) -> None:

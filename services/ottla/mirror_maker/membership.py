@@ -201,10 +201,10 @@ class MadeLinks:
         names = await self._coordination.children(LINKS, lambda _: self._changed())
         found: dict[str, dict[str, Any]] = {}
         damaged: dict[str, str] = {}
-        for name, each in zip(names, await self._coordination.get_many([f"{LINKS}/{name}" for name in names]), strict=True):
-            if each is not None:
+        for name, kept in zip(names, await self._coordination.get_many([f"{LINKS}/{name}" for name in names]), strict=True):
+            if kept is not None:
                 try:
-                    found[name] = _said_of_link(each[0])
+                    found[name] = _said_of_link(kept[0])
                 except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                     damaged[name] = f"{LINKS}/{name} cannot be read: {error!r}"
         return found, damaged

@@ -208,10 +208,6 @@ class PartitionMap:
         changed[self._number + 1] = Page(topic_id, offset, NO_OFFSET)
         return self._stage(changed)
 
-    def stage_skip(self, offset: int) -> list[MapRecord]:
-        """What lies before the offset cannot be had any more: the position moves there."""
-        return self.stage(self.topic_id, (), offset, NO_OFFSET)
-
     def stage_trim(self, log_start_offset: int) -> list[MapRecord]:
         """The source has deleted what is before the offset: pages that are about nothing else go, but for the last one."""
         gone = self._filled[: max(bisect_right(self._firsts, log_start_offset) - 1, 0)]

@@ -23,7 +23,7 @@ from ottla.mirror_maker.naming import (
     pattern_of,
 )
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus, may_go
-from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
+from ottla.mirror_maker.sync.legacy_records import Checkpoint, checkpoint, heartbeat, offset_sync
 from ottla.model import TopicPartition
 from ottla.record.records import read_records
 
@@ -149,7 +149,7 @@ def test_the_records_of_mirror_maker_2_are_its_own_byte_for_byte() -> None:
     key, value = checkpoint(Checkpoint("g", TopicPartition("A.t", 5), 3, 4, "m"))
     assert key == b"\0\1g\0\3A.t\0\0\0\5"
     assert value == b"\0\0" + bytes(7) + b"\3" + bytes(7) + b"\4" + b"\0\1m"
-    assert offset_sync(OffsetSync(TopicPartition("t", 5), 3, 4)) == (b"\0\1t\0\0\0\5", bytes(7) + b"\3" + bytes(7) + b"\4")
+    assert offset_sync(TopicPartition("t", 5), 3, 4) == (b"\0\1t\0\0\0\5", bytes(7) + b"\3" + bytes(7) + b"\4")
 
 
 def test_checkpoints_of_many_groups_are_in_batches_that_any_broker_takes() -> None:

@@ -49,7 +49,7 @@ from ottla.mirror_maker.merge.batches import JOINED_BYTES, Copy, PartitionBy, Ru
 from ottla.mirror_maker.merge.map_topic import Origins, batches_of, read_map
 from ottla.mirror_maker.offset_map import Gap, MapContents, MapRecord, PartitionMap, Range, gap_record, link_record, writer_record
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus, may_go
-from ottla.model import ZERO_TOPIC_ID, TopicPartition
+from ottla.model import NO_PARTITION_LEADER_EPOCH, ZERO_TOPIC_ID, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import BatchHeader, read_header
 from ottla.wire.admin import HIGH_WATERMARK, delete_records
@@ -850,7 +850,7 @@ class SlotCopier:
             records = known.stage_other_topic(topic_id, begin)
         elif former < begin:
             gap = Gap(former, begin, self._clock.time_ms(), "deleted before it was copied")
-            records = known.stage_skip(begin)
+            records = known.stage(known.topic_id, (), begin, NO_PARTITION_LEADER_EPOCH)
         else:
             end = (await self._said(list_offsets(self._source, {partition: LATEST})))[partition].offset
             epoch, further = known.leader_epoch, ""

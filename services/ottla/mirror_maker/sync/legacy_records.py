@@ -37,14 +37,6 @@ class Checkpoint(NamedTuple):
     metadata: str = ""
 
 
-class OffsetSync(NamedTuple):
-    """An offset of the source, under its name there, and the target's for the same record."""
-
-    partition: TopicPartition
-    upstream_offset: int
-    offset: int
-
-
 def heartbeat(source: str, target: str, time_ms: int) -> tuple[bytes, bytes]:
     """A record of `heartbeats`."""
     return _text(source) + _text(target), _HEARTBEAT.pack(VERSION, time_ms)
@@ -56,9 +48,9 @@ def checkpoint(value: Checkpoint) -> tuple[bytes, bytes]:
     return key, _CHECKPOINT.pack(VERSION, value.upstream_offset, value.offset) + _text(value.metadata)
 
 
-def offset_sync(value: OffsetSync) -> tuple[bytes, bytes]:
-    """A record of `mm2-offset-syncs.<source>.internal`."""
-    return _text(value.partition.topic) + _PARTITION.pack(value.partition.partition), _TWO_OFFSETS.pack(value.upstream_offset, value.offset)
+def offset_sync(partition: TopicPartition, upstream_offset: int, offset: int) -> tuple[bytes, bytes]:
+    """A record of `mm2-offset-syncs.<source>.internal`: an offset of the source, under its name there, and the target's."""
+    return _text(partition.topic) + _PARTITION.pack(partition.partition), _TWO_OFFSETS.pack(upstream_offset, offset)
 
 
 def _text(text: str) -> bytes:
