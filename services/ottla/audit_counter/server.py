@@ -27,6 +27,7 @@ from ottla.coordination.interface import Coordination
 from ottla.coordination.retries import make_znode
 from ottla.coordination.sessions import CoordinationSessions, OpenSession, first_session_seconds, zookeeper_options
 from ottla.coordination.zookeeper import open_session
+from ottla.errors import OttlaError, reason_of
 from ottla.lifecycle import Tasks, ThreadOffload
 from ottla.metrics import audit as metrics
 from ottla.metrics.family import Family, Pause, single
@@ -164,8 +165,12 @@ class AuditServer:
         await rpc.health.set(THE_SERVER, True)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and not self._fault.done():
-            self._fault.set_result(str(task.exception() or "its work ended"))
+        if task.cancelled() or self._fault.done():
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, OttlaError | OSError):
+            log.error("the audit counter failed in a way that was not foreseen", exc_info=error)
+        self._fault.set_result("its work ended" if error is None else reason_of(error))
 
     # The election.
 

@@ -70,6 +70,23 @@ async def server_of(settings: AuditSettings, open_coordination: OpenSession | No
         await server.stop()
 
 
+@pytest.mark.parametrize(("error", "why", "lines"), [(TimeoutError(), "timed out", 0), (KeyError("clicks"), "'clicks'", 1)])
+async def test_a_counter_that_ends_says_why_and_what_no_one_foresaw_is_in_the_log_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, why: str, lines: int
+) -> None:
+    async def run(_: AuditCounter) -> None:
+        raise error
+
+    monkeypatch.setattr(AuditCounter, "run", run)
+    server = AuditServer(settings_of("127.0.0.1:1", tmp_path))
+    await server.start()
+    try:
+        assert await asyncio.wait_for(server.failed(), 30) == why
+    finally:
+        await server.stop()
+    assert [entry.exc_info[1] for entry in caplog.records if entry.exc_info] == [error] * lines
+
+
 @asynccontextmanager
 async def served(tmp_path: Path) -> AsyncIterator[tuple[AuditServer, Pipeline]]:
     """A server, with 100 messages of which the consumer lost one."""
