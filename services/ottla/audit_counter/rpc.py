@@ -31,8 +31,8 @@ class AuditServicer(services.AuditServicer):
             is_active=counter.is_active,
             is_caught_up=counter.is_caught_up,
             epoch=standing.epoch,
-            record_count=standing.records,
-            quarantined_count=standing.quarantined,
+            record_count=standing.counters["records"],
+            quarantined_count=standing.counters["quarantined"],
             lag=counter.progress.lag,
             topics=standing.topics,
         )

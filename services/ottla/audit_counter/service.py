@@ -216,16 +216,6 @@ class Standing:
     counters: Mapping[str, int]
     latencies: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
 
-    @property
-    def records(self) -> int:
-        """Audit records that were counted."""
-        return self.counters["records"]
-
-    @property
-    def quarantined(self) -> int:
-        """Records that were none."""
-        return self.counters["quarantined"]
-
 
 class TransactionIsOpen(OttlaError):
     """A log cannot be read yet as far as a window goes: who reads committed data comes to where the first open transaction begins."""

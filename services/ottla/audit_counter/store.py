@@ -91,19 +91,13 @@ CREATE INDEX IF NOT EXISTS sessions_ended ON sessions (topic, tier, watermark_ms
 CREATE INDEX IF NOT EXISTS sessions_left ON sessions (topic) WHERE NOT is_final OR gaps != '[]';
 CREATE INDEX IF NOT EXISTS sessions_open ON sessions (heard_ms, tier) WHERE is_final = 0 AND is_dead = 0;
 """
-_TABLES: Final = (
-    "offsets",
-    "sessions",
-    "positions",
-    "counts",
-    "repeated",
-    "verdicts",
-    "quarantine",
-    "unjudged",
-    "topics",
-    "former",
-    "unwritten",
+_LATER_COLUMNS: Final = (
+    ("positions", "leader_epoch", "INTEGER DEFAULT -1"),
+    ("sessions", "until_ms", f"INTEGER DEFAULT {NO_END}"),
+    ("repeated", "moved", "TEXT"),
+    ("verdicts", "windows", "INTEGER DEFAULT 1"),
 )
+_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' AND name != 'meta'"
 _COUNTS: Final = (
     "attempted",
     "acknowledged",
@@ -287,7 +281,7 @@ class Store:
             if known not in ("", topic_id):
                 log.warning("__audit was made again: all counts are of a topic that is gone, and begin from nothing")
                 self._recent.clear()
-                for table in _TABLES:
+                for (table,) in connection.execute(_TABLES).fetchall():
                     connection.execute(f"DELETE FROM {table}")
                 self._next_offsets.clear()
             self._set_meta("topic.id", topic_id)
@@ -1204,10 +1198,8 @@ def _details(said: EdgeVerdict) -> dict[str, Any]:
 def _verdict(row: Sequence[Any]) -> EdgeVerdict:
     upstream, downstream, verdict, upstream_count, downstream_count, missing, surplus, revision, details = row
     facts = json.loads(details)
-    named = tuple(Named(*numbers) for numbers in facts.pop("named"))
-    hosts = tuple(facts.pop("hosts"))
-    known = facts.pop("known")
-    awaited = tuple((session, next_sequence) for session, next_sequence in facts.pop("awaited", ()))
+    facts["named"] = tuple(Named(*numbers) for numbers in facts["named"])
+    facts["awaited"] = tuple((session, next_sequence) for session, next_sequence in facts.get("awaited", ()))
     return EdgeVerdict(
         upstream,
         downstream,
@@ -1217,10 +1209,8 @@ def _verdict(row: Sequence[Any]) -> EdgeVerdict:
         missing=missing,
         surplus=surplus,
         revision=revision,
-        named=named,
-        hosts=hosts,
-        known=None if known is None else (known[0], known[1]),
-        awaited=awaited,
+        hosts=tuple(facts.pop("hosts")),
+        known=None if (known := facts.pop("known")) is None else (known[0], known[1]),
         **facts,
     )
 
@@ -1262,14 +1252,9 @@ def _connected(path: Path) -> sqlite3.Connection:
         if not version:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         connection.executescript(_LATER_TABLES)
-        if "leader_epoch" not in {row[1] for row in connection.execute("PRAGMA table_info(positions)")}:
-            connection.execute("ALTER TABLE positions ADD COLUMN leader_epoch INTEGER DEFAULT -1")
-        if "until_ms" not in {row[1] for row in connection.execute("PRAGMA table_info(sessions)")}:
-            connection.execute(f"ALTER TABLE sessions ADD COLUMN until_ms INTEGER DEFAULT {NO_END}")
-        if "moved" not in {row[1] for row in connection.execute("PRAGMA table_info(repeated)")}:
-            connection.execute("ALTER TABLE repeated ADD COLUMN moved TEXT")
-        if "windows" not in {row[1] for row in connection.execute("PRAGMA table_info(verdicts)")}:
-            connection.execute("ALTER TABLE verdicts ADD COLUMN windows INTEGER DEFAULT 1")
+        for table, column, kind in _LATER_COLUMNS:
+            if column not in {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}:
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
     except BaseException:
         connection.close()
         raise

@@ -264,7 +264,7 @@ async def test_a_batch_of_audit_records_that_cannot_be_read_is_counted_and_ends_
     await running.consume()
     await running.say_final()
     assert (await running.summary()).exit_code == 0
-    assert (await running.counter.standing()).quarantined == 1
+    assert (await running.counter.standing()).counters["quarantined"] == 1
 
 
 async def test_a_run_that_is_too_long_for_a_sketch_is_told_by_its_ends(running: Pipeline) -> None:
