@@ -15,12 +15,11 @@ from tests.unit.mirror_maker.mirrors import (
     caught_up,
     committed,
     copier,
-    create_both,
-    create_map,
     reached,
     running,
     same,
     side,
+    sides_with,
     two_sides,
 )
 from tests.unit.mirror_maker.test_lying_sources import given, started
@@ -48,9 +47,7 @@ HOUR_MS = 3_600_000
 
 
 async def test_a_targets_disk_that_is_full_is_waited_for_and_fails_no_partition(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         one = copier(a, b)
         one.want(same(2, "clicks"))
         async with running(one):
@@ -72,9 +69,7 @@ async def test_a_slow_target_is_given_no_more_at_once_than_a_transaction_takes(t
     """Whatever waits in the source: memory is bounded, and each record is there once."""
     end_transaction = transactions.end_transaction
     copied: list[int] = []
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         one = copier(a, b)
 
         async def slow(*arguments: Any, **more: Any) -> None:

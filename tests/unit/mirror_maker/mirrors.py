@@ -78,6 +78,15 @@ async def create_map(b: Side, link: str = "A-B", slots: int = 1, replication_fac
 
 
 @asynccontextmanager
+async def sides_with(directory: Path, topic: str, partitions: int = 1, **configs: str) -> AsyncIterator[tuple[Side, Side]]:
+    """Two sides that both have a topic, and the map of a link with one slot."""
+    async with two_sides(directory) as (a, b):
+        await create_both(a, b, topic, partitions, 1, **configs)
+        await create_map(b)
+        yield a, b
+
+
+@asynccontextmanager
 async def running(*copiers: SlotCopier) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         for one in copiers:

@@ -26,6 +26,7 @@ from tests.unit.mirror_maker.mirrors import (
     same,
     settings,
     side,
+    sides_with,
     two_sides,
 )
 from tests.unit.mirror_maker.test_server import arrives, publish, worker
@@ -75,9 +76,7 @@ async def test_a_batch_that_cannot_be_handed_on_fails_its_partition_by_name_and_
     tmp_path: Path, position: int, value: int, reason: str
 ) -> None:
     """We change one byte in the file of the source's log. A checksum may be wrong once on the way, so it is asked for again first."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         wanted = same(2, "clicks")
         async with BatchProducer(a.cluster) as producer:
             await producer.send(CLICKS, batch(b"0", b"1"))
@@ -172,9 +171,7 @@ async def test_a_source_that_waits_where_kafka_refuses_an_offset_fails_its_parti
     monkeypatch.setattr(slot, "list_offsets", said)
     monkeypatch.setattr(slot, "SHORT_SECONDS", 0.5)
     without_epochs(monkeypatch)
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         await publish(a, CLICKS, b"0", b"1", b"2", b"3")
         one = copier(a, b, settings(a, b, on_truncation=on_truncation))
         one.want(same(1, "clicks"))
@@ -216,9 +213,7 @@ async def test_a_source_that_gives_what_lies_behind_deleted_records_fails_its_pa
     monkeypatch.setattr(fetching, "fetch", without_deleted)
     monkeypatch.setattr(slot, "list_offsets", told)
     without_epochs(monkeypatch)
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         await publish(a, CLICKS, b"0", b"1")
         one = copier(a, b, settings(a, b, on_truncation=on_truncation))
         one.want(same(1, "clicks"))
@@ -245,9 +240,7 @@ async def test_an_offset_that_only_a_stale_leader_does_not_have_is_no_truncation
     fetch = fetching.fetch
     if times > LOST_ATTEMPTS:
         monkeypatch.setattr(SlotCopier, "_is_of_before", lambda *_: True)
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         one = copier(a, b, settings(a, b, on_truncation=on_truncation))
         one.want(same(1, "clicks"))
         refused: list[TopicPartition] = []

@@ -20,14 +20,13 @@ from tests.unit.mirror_maker.mirrors import (
     caught_up,
     committed,
     copier,
-    create_both,
-    create_map,
     ends_of,
     reached,
     running,
     same,
     settings,
     side,
+    sides_with,
     two_sides,
 )
 from tests.unit.mirror_maker.test_server import arrives, publish, values_of
@@ -82,9 +81,7 @@ async def test_a_batch_at_odds_with_itself_fails_its_partition_and_leaves_the_ma
     tmp_path: Path, changes: list[tuple[tuple[int, str], int]], reason: str
 ) -> None:
     """We change the second batch in the file of the source's log. Its checksum is right, as that of a broken program would be."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         await publish(a, CLICKS, b"0", b"1")
         await publish(a, CLICKS, b"2", b"3")
         (file,) = (tmp_path / "a").rglob("clicks-0/*.log")
@@ -117,9 +114,7 @@ async def test_a_batch_at_odds_with_itself_fails_its_partition_and_leaves_the_ma
 
 async def test_a_marker_that_is_none_fails_its_partition_and_no_other(tmp_path: Path) -> None:
     """The end of an aborted transaction: who reads on without it may leave out what follows."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         async with await TransactionalProducer.open(a.cluster, "shop") as producer:
             with pytest.raises(ValueError, match="ends so"):
                 async with producer.transaction():
@@ -148,9 +143,7 @@ async def test_a_marker_that_is_none_fails_its_partition_and_no_other(tmp_path: 
 async def test_a_batch_that_unpacks_to_more_than_is_taken_fails_its_partition_and_no_other(tmp_path: Path) -> None:
     """Some kilobytes that would be more than 128 MiB, where batches have to be opened."""
     bomb = seal(read_header(batch(b"0"))._replace(attributes=ZSTD), compress(ZSTD, bytes(MAXIMUM_DECOMPRESSED + 1)))
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         async with BatchProducer(a.cluster) as producer:
             await producer.send(CLICKS, bomb)
         one = copier(a, b, settings(a, b, partition_by="key"))
@@ -163,9 +156,7 @@ async def test_a_batch_that_unpacks_to_more_than_is_taken_fails_its_partition_an
 
 async def test_a_topic_that_is_called_like_a_map_and_is_none_holds_no_transaction_up(tmp_path: Path) -> None:
     """Whose copies a producer writes is looked for in the maps of the source, and anyone may write to a topic of such a name."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         await create_topic(a.cluster, "ottla-mirror-X-A")
         strange = TopicPartition("ottla-mirror-X-A", 0)
         garbage = bytearray(batch(b"0", b"1"))

@@ -23,6 +23,7 @@ from tests.unit.mirror_maker.mirrors import (
     running,
     same,
     settings,
+    sides_with,
     two_sides,
 )
 from tests.unit.wire.clusters import all_ended, create_topic
@@ -51,9 +52,7 @@ MINUTE = 60_000
 
 async def test_batches_are_copied_with_their_records_untouched_and_the_map_says_where(tmp_path: Path) -> None:
     """Open transactions wait, aborted ones and markers stay behind; a restart goes on where the map says."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         async with BatchProducer(a.cluster) as plain:
             await plain.send(CLICKS, batch(b"1", b"2", codec=3))
         async with await TransactionalProducer.open(a.cluster, "loads") as producer:
@@ -93,9 +92,7 @@ async def test_batches_are_copied_with_their_records_untouched_and_the_map_says_
 
 async def test_the_id_of_a_topic_is_not_forgotten_where_a_broker_does_not_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As some brokers of a cluster that is being updated: without it a topic that is made again later would be copied as the former one."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         for number in range(2):
             async with BatchProducer(a.cluster) as plain:
                 await plain.send(CLICKS, batch(b"%d" % number))
@@ -136,9 +133,7 @@ async def test_a_tombstone_that_the_sources_cleaner_has_looked_at_is_copied_with
 
 async def test_a_map_of_before_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that was replaced while it was cut off from ZooKeeper says where the map ended then, and nothing may be copied again."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         for value in (b"1", b"2"):
             async with BatchProducer(a.cluster) as plain:
                 await plain.send(CLICKS, batch(value))
@@ -221,9 +216,7 @@ async def test_each_record_is_there_once_and_in_order_whatever_is_killed(tmp_pat
 async def test_records_that_were_deleted_before_they_were_copied_fail_the_partition_or_leave_a_gap_that_the_map_has(
     tmp_path: Path, on_truncation: str
 ) -> None:
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         wanted = same(2, "clicks")
         other = TopicPartition("clicks", 1)
         async with BatchProducer(a.cluster) as plain:
@@ -260,9 +253,7 @@ async def test_groups_are_not_translated_to_copies_that_went_with_the_targets_to
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Offset 1 was at 1 in the former topic: in the one that was made again a group would begin behind a record that it has not read."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         one = copier(a, b)
         one.want(same(1, "clicks"))
         async with BatchProducer(a.cluster) as plain, running(one):
@@ -281,9 +272,7 @@ async def test_groups_are_not_translated_to_copies_that_went_with_the_targets_to
 @pytest.mark.parametrize("on_truncation", ["fail", "gap"])
 async def test_a_topic_that_was_made_again_is_not_taken_for_the_former_one(tmp_path: Path, on_truncation: str) -> None:
     """KAFKA-1194 of mirrors: the offsets fit, the records are others."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         async with BatchProducer(a.cluster) as plain:
             plain.send(CLICKS, batch(b"0", b"1"))
         one = copier(a, b, settings(a, b, on_truncation=on_truncation))
@@ -391,9 +380,7 @@ async def test_active_active_with_the_same_names_copies_no_copy_back(tmp_path: P
 
 async def test_records_that_say_where_they_were_copied_from_are_cut_too(tmp_path: Path) -> None:
     """Also behind a cluster in between, which has other producers."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         async with BatchProducer(a.cluster) as plain:
             plain.send(CLICKS, batch(b"0"))
             came = [("ottla.mirror", f"{b.cluster_id}/clicks/0/17".encode())]
@@ -412,9 +399,7 @@ async def test_records_that_say_where_they_were_copied_from_are_cut_too(tmp_path
 
 async def test_a_source_that_is_another_cluster_than_before_is_refused(tmp_path: Path) -> None:
     """Its offsets mean nothing here."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         one = copier(a, b)
         one.want(same(1, "clicks"))
         async with running(one):
@@ -427,9 +412,7 @@ async def test_a_source_that_is_another_cluster_than_before_is_refused(tmp_path:
 
 async def test_batches_of_one_record_are_joined_and_the_map_is_as_exact(tmp_path: Path) -> None:
     """Where the producer writes transactions of one record between them, each has a marker behind it, which stays behind."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         async with BatchProducer(a.cluster) as plain, await TransactionalProducer.open(a.cluster, "loads") as producer:
             for number in range(60):
                 if number % 10:
@@ -499,9 +482,7 @@ async def test_what_a_target_says_of_the_transaction_fails_no_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[ApiError]
 ) -> None:
     """A transaction that its coordinator has given up meanwhile (KIP-890): it is aborted, and the slot is opened again."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         async with BatchProducer(a.cluster) as plain:
             plain.send(CLICKS, batch(b"0"))
         sealed = BatchProducer.send
@@ -525,9 +506,7 @@ async def test_what_a_target_says_of_the_transaction_fails_no_partition(
 
 
 async def test_a_paused_partition_waits_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         other = TopicPartition("clicks", 1)
         wanted = same(2, "clicks")
         one = copier(a, b)
@@ -608,9 +587,7 @@ async def test_a_partition_that_fails_while_its_source_is_asked_about_its_end_is
     monkeypatch.setattr(Fetcher, "watermarks", lambda *given: (0, ends[-1], ends[-1]) if ends else watermarks(*given))
     monkeypatch.setattr(SlotCopier, "_refuses_offsets", refused)
     monkeypatch.setattr(slot, "SHORT_SECONDS", 0.2)
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         other = TopicPartition("clicks", 1)
         one = copier(a, b)
         one.want(same(2, "clicks"))
@@ -630,9 +607,7 @@ async def test_a_partition_that_fails_while_its_source_is_asked_about_its_end_is
 
 async def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path: Path) -> None:
     """`throttle.bytes.per.second`: 300 kB at 500 kB a second."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks")
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks") as (a, b):
         loop = asyncio.get_running_loop()
         one = copier(a, b, bytes_per_second=500_000)
         one.want(same(1, "clicks"))
@@ -649,9 +624,7 @@ async def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path:
 
 async def test_a_pause_holds_at_once_while_a_throttle_has_the_next_records_wait(tmp_path: Path) -> None:
     """8 MiB at 10 kB a second are a quarter of an hour, in which no partition was paused, begun or repaired."""
-    async with two_sides(tmp_path) as (a, b):
-        await create_both(a, b, "clicks", 2)
-        await create_map(b)
+    async with sides_with(tmp_path, "clicks", 2) as (a, b):
         one = copier(a, b, bytes_per_second=1000)
         one.want(same(1, "clicks"))
         async with BatchProducer(a.cluster) as producer, running(one):
