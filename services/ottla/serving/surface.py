@@ -24,9 +24,9 @@ from ottla.config.listeners import Listener
 from ottla.config.rpc import LISTENER_NAME, RpcSettings
 from ottla.config.tls import ClusterTlsSettings, TlsSettings
 from ottla.lifecycle import Offload
+from ottla.metrics import network
 from ottla.metrics import service as metrics
 from ottla.metrics.family import Collector, Family, Pause, single
-from ottla.metrics.network import CERTIFICATE_EXPIRY
 from ottla.metrics.registry import Registry
 from ottla.metrics.table import BY_NAME
 from ottla.rpc.certificate_dates import first_expiry
@@ -117,7 +117,7 @@ class Surface:
 
 
 class ProcessMetrics:
-    """`ottla.metrics.process`."""
+    """`ottla.metrics.service.PROCESS_METRICS`."""
 
     def __init__(self, offload: Offload) -> None:
         self._offload = offload
@@ -150,7 +150,7 @@ class CertificateCollector:
         if settings is not None and settings.rpc_security_protocol == "SSL":
             shown[LISTENER_NAME] = settings.for_rpc()
         expiries = {name: first_expiry(_certificates(seen)) for name, seen in shown.items()}
-        self._family = Family(CERTIFICATE_EXPIRY, [((name,), expiry) for name, expiry in expiries.items() if expiry is not None])
+        self._family = Family(network.CERTIFICATE_EXPIRY, [((name,), expiry) for name, expiry in expiries.items() if expiry is not None])
 
     def collect(self) -> Iterator[Family | Pause]:
         yield self._family
