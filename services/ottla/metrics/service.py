@@ -11,6 +11,10 @@ def _idle(busy: float) -> float:
     return 1.0 - busy
 
 
+def _process(name: str, kind: str, sentence: str) -> Metric:
+    return Metric(name, "counter" if kind == "counter" else "gauge", sentence, (), (KafkaName(name),))
+
+
 BUILD: Final = Metric("ottla_build_info", "info", "What runs here.", ("version", "python"))
 READY: Final = Metric("ottla_ready", "gauge", "1 when /readyz says so, otherwise 0.")
 EVENT_LOOP_BUSY: Final = Metric(
@@ -37,3 +41,16 @@ SCRAPE_LONGEST_SLICE: Final = Metric(
 )
 
 METRICS: Final = (BUILD, READY, EVENT_LOOP_BUSY, EVENT_LOOP_LAG, SCRAPE_SECONDS, SCRAPE_LONGEST_SLICE)
+
+# Of the process, by the names that every service with Prometheus' client has.
+PROCESS_METRICS: Final = (
+    _process("process_virtual_memory_bytes", "gauge", "Virtual memory of the process."),
+    _process("process_resident_memory_bytes", "gauge", "Memory of the process that is in RAM."),
+    _process("process_start_time_seconds", "gauge", "When the process was started, in seconds since 1970."),
+    _process("process_cpu_seconds_total", "counter", "CPU time of the process, user and system."),
+    _process("process_open_fds", "gauge", "Open file descriptors."),
+    _process("process_max_fds", "gauge", "How many file descriptors the process may open."),
+    Metric("python_gc_objects_collected_total", "counter", "Objects that Python's garbage collector has freed.", ("generation",)),
+    Metric("python_gc_objects_uncollectable_total", "counter", "Objects that Python's garbage collector could not free.", ("generation",)),
+    Metric("python_gc_collections_total", "counter", "Runs of Python's garbage collector.", ("generation",)),
+)

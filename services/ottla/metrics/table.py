@@ -15,7 +15,6 @@ from ottla.metrics import (
     log,
     mirror,
     network,
-    process,
     replica,
     requests,
     schema_registry,
@@ -39,7 +38,7 @@ AREAS: Final[Mapping[str, tuple[Metric, ...]]] = {
     "The audit counter": audit.METRICS,
     "The mirror maker": mirror.METRICS,
     "The load": load.METRICS,
-    "The process": process.METRICS,
+    "The process": service.PROCESS_METRICS,
 }
 
 # Areas of services that are no broker.

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from http import HTTPStatus
 from importlib.resources import files
 from typing import Any, Final
 
@@ -67,7 +68,7 @@ class AuditApplication:
                 Route("/v1/canary", self._canary_standing),
                 Route("/v1/events", self._events),
             ],
-            exception_handlers={HTTPException: _problem, StoreFailed: _store_failed, InvalidRequest: _refused},
+            exception_handlers={HTTPException: _problem, StoreFailed: _failed, InvalidRequest: _failed},
         )
 
     async def _page(self, request: Request) -> Response:
@@ -280,19 +281,13 @@ def _wait_seconds(request: Request) -> float:
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    body = {"type": "about:blank", "title": _TITLES.get(error.status_code, "Error"), "status": error.status_code, "detail": error.detail}
+    status = HTTPStatus(error.status_code)
+    body = {"type": "about:blank", "title": status.phrase, "status": status, "detail": error.detail}
     return JSONResponse(body, error.status_code, media_type="application/problem+json", headers=error.headers)
 
 
-async def _store_failed(request: Request, error: Exception) -> Response:
-    return await _problem(request, HTTPException(503, str(error)))
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    return await _problem(request, HTTPException(400, str(error)))
-
-
-_TITLES: Final = {400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict", 503: "Service Unavailable"}
+async def _failed(request: Request, error: Exception) -> Response:
+    return await _problem(request, HTTPException(503 if isinstance(error, StoreFailed) else 400, str(error)))
 
 
 @cache
