@@ -23,7 +23,7 @@ from uuid import UUID
 import numpy as np
 
 from ottla.audit_counter.books import LOG, PRODUCER, Books, Moved
-from ottla.audit_counter.store import MOST_VERDICTS, Applied, Read, Store, StoreFailed, TierRow, Window
+from ottla.audit_counter.store import Applied, Read, Store, StoreFailed, TierRow, Window
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
@@ -99,6 +99,7 @@ _CLOCK_SET_MS: Final = 5_000  # by more than that beside the clock that is never
 _WATCHER_EVENTS: Final = 1_000
 _JUDGED_AT_ONCE: Final = 100  # windows of a topic, some tens of milliseconds
 _MOST_DOUBTS: Final = 10_000
+MOST_VERDICTS: Final = 100_000  # of an answer
 _VERDICTS_AT_ONCE: Final = 100  # windows
 _VERDICTS_BYTES: Final = 500_000
 _VERDICTS_AGAIN_SECONDS: Final = 1.0

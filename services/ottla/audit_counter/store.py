@@ -38,7 +38,6 @@ log: Final = logging.getLogger(__name__)
 _VERSION: Final = 1
 _MOST_GAPS: Final = 100
 _MOST_QUARANTINED: Final = 1_000
-MOST_VERDICTS: Final = 100_000  # that are looked at together
 # Rows that are remembered, so that they are not read again: some 5 KiB each with a sketch, and half a KiB.
 _RECENT_COUNTS: Final = 4_096
 _RECENT_SESSIONS: Final = 16_384
@@ -615,7 +614,7 @@ class Store:
         from_ms: int = 0,
         to_ms: int = 1 << 62,
         kinds: Iterable[Verdict] = (),
-        limit: int = MOST_VERDICTS,
+        limit: int = -1,
         *,
         starts: Sequence[int] = (),
         tiers: Sequence[str] = (),
@@ -623,6 +622,7 @@ class Store:
         """What is said of windows that begin in [from_ms, to_ms): topic, start, edge.
 
         Args:
+            limit: the most that are given; -1 gives all.
             starts: only these windows.
             tiers: only edges between these.
         """

@@ -931,6 +931,25 @@ def test_topics_that_are_folded_one_after_the_other_are_all_folded_when_the_hour
     assert sum(store.fold(hour + later * HOUR + MINUTE) for later in (3, 4, 4, 4)) == 4
 
 
+def test_an_hour_with_a_loss_at_the_last_of_very_many_groups_is_not_folded(tmp_path: Path) -> None:
+    """It has more verdicts than are answered at once, and those behind them were not looked at."""
+    store = Store(tmp_path / "audit.db", 10_000, 168 * HOUR)
+    hour = START - START % HOUR
+    starts, groups = range(hour, hour + HOUR, 10_000), [f"consumer:{number:03}" for number in range(278)]
+    apply(store, record("b", 0, "broker", {start_ms: headers([0]) for start_ms in starts}, window_ms=10_000))
+    for start_ms in starts:
+        store.put_verdicts("clicks", start_ms, [EdgeVerdict("broker", group, Verdict.COMPLETE) for group in groups])
+    store.put_verdicts(
+        "clicks",
+        starts[-1],
+        [EdgeVerdict("broker", group, Verdict.COMPLETE) for group in groups[:-1]]
+        + [EdgeVerdict("broker", groups[-1], Verdict.LOSS, missing=1)],
+    )
+    store.judged(store.unjudged())
+    assert store.fold(hour + 5 * HOUR) == 0
+    assert store.windows_with([Verdict.LOSS]) == {("clicks", starts[-1])}
+
+
 def test_what_came_late_to_a_folded_hour_and_is_counted_again_by_the_next_leader_is_no_loss(store: Store) -> None:
     """Where both lie in one window of the range it cannot be told apart from what was folded."""
     hour = START - START % HOUR
