@@ -452,6 +452,15 @@ class BatchProducer:
             row.home = None
         self.go_on(row)
 
+    def leave(self, lane: _Lane) -> None:
+        """Looks up again who leads the partitions that are written to by a lane, and fails what has waited for too long there."""
+        now = asyncio.get_running_loop().time()
+        for row in self._rows.values():
+            if row.home is lane:
+                if not row.in_flight:
+                    self.expire(row, now)
+                self.rehome(row, is_stale=True)
+
     def expire(self, row: _Row, now: float) -> None:
         """Fails what has waited for too long. Nothing of the row is on its way."""
         while row.batches and row.batches[0].deadline <= now:
@@ -767,7 +776,9 @@ class _Lane:
                 if not self._ready or self._requests >= self._producer.settings.max_in_flight:
                     continue
                 try:
-                    connection = await self._cluster.connection(self.broker_id, self._producer.lane_name)
+                    former, connection = connection, await self._cluster.connection(self.broker_id, self._producer.lane_name)
+                    if former not in (None, connection) and self._producer.settings.acks == 0:
+                        self._producer.leave(self)  # how a broker that leads no more refuses what it does not answer
                     self._send_ready(connection)
                     self._failures = 0
                 except (OSError, MalformedResponse, ApiError) as error:
@@ -786,11 +797,7 @@ class _Lane:
         pause = self._cluster.pause_seconds(self._failures)
         self._failures += 1
         await asyncio.sleep(pause)
-        now = asyncio.get_running_loop().time()
-        for row in list(self._ready.values()):
-            if not row.in_flight:
-                self._producer.expire(row, now)
-            self._producer.rehome(row, is_stale=True)
+        self._producer.leave(self)
 
     def _send_ready(self, connection: BrokerConnection) -> None:
         settings = self._producer.settings

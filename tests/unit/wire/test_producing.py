@@ -28,7 +28,7 @@ from ottla.errors import (
 from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.record.batch import batches
 from ottla.record.records import Record, build_batch, read_records
-from ottla.wire.admin import delete_topics
+from ottla.wire.admin import delete_topics, elect_preferred_leaders, reassign_partitions
 from ottla.wire.cluster import Cluster, ClusterSettings, socket_connect
 from ottla.wire.connection import Channel, Piece
 from ottla.wire.fetching import Fetcher, FetchSettings
@@ -352,3 +352,29 @@ async def test_records_are_written_after_zookeeper_was_restored_from_a_copy(tmp_
         shutil.rmtree(directory)
         shutil.copytree(copy, directory)
     assert offsets == [0, 1]
+
+
+async def test_a_producer_that_no_one_answers_follows_the_leader(tmp_path: Path) -> None:
+    """acks=0: a broker that is refused a batch can say so only by closing the connection, upon which Kafka's clients ask who leads."""
+    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster, cluster_of(running) as admin:
+        await create_topic(admin, "clicks", replication_factor=2)
+        async with BatchProducer(cluster, ProduceSettings(acks=0, idempotent=False)) as producer:
+            await producer.send(CLICKS, batch(b"first"))
+            former = await admin.leader(CLICKS)
+            assert await reassign_partitions(admin, {CLICKS: [3 - former, former]}) == {}
+
+            async def led_by_the_other(_: BrokerId) -> None:
+                await elect_preferred_leaders(admin, [CLICKS])
+                await admin.refresh(["clicks"])
+                if await admin.leader(CLICKS) == former:
+                    raise LeaderNotAvailable("it leads still")
+
+            await with_leader(admin, CLICKS, led_by_the_other)
+            end = (await list_offsets(admin, {CLICKS: LATEST}))[CLICKS].offset
+
+            async def written_again(_: BrokerId) -> None:
+                await producer.send(CLICKS, batch(b"later"))
+                if (await list_offsets(admin, {CLICKS: LATEST}))[CLICKS].offset == end:
+                    raise LeaderNotAvailable("nothing is written there so far")
+
+            await with_leader(admin, CLICKS, written_again)
