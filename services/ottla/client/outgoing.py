@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from random import Random
 from typing import Final
@@ -38,6 +38,7 @@ _OVERHEAD: Final = 20  # of a record at most, besides key, value and headers
 Slot = tuple[str, int]  # topic and partition, or -1 for messages that any partition may have
 
 
+@dataclass(slots=True, eq=False)
 class OutgoingBatch:
     """Messages of a partition that are sent together.
 
@@ -48,42 +49,22 @@ class OutgoingBatch:
         deadline: until when it is tried, by the clock.
     """
 
-    __slots__ = (
-        "base_offset",
-        "count",
-        "deadline",
-        "error",
-        "is_over",
-        "keys",
-        "last_ms",
-        "opened_ms",
-        "partition",
-        "sections",
-        "seen",
-        "sends",
-        "size",
-        "slot",
-        "times",
-        "values",
-    )
-
-    def __init__(self, partition: TopicPartition, slot: Slot, deadline: float) -> None:
-        self.partition: Final = partition
-        self.slot: Final = slot
-        self.deadline: Final = deadline
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] | None = None  # none has one so far
-        self.sections: list[bytes] | None = None  # of headers, likewise
-        self.times: list[tuple[int, int]] = []
-        self.last_ms: int | None = None
-        self.opened_ms: Final = wall_ns() // 1_000_000
-        self.size = 0  # in bytes, at most
-        self.count = 0  # set when it takes no more
-        self.sends = 0  # how many more there were than messages: none, or fewer
-        self.seen = 0  # sends of which the failure was raised
-        self.base_offset = NO_OFFSET
-        self.error: DeliveryFailed | None = None
-        self.is_over = False
+    partition: TopicPartition
+    slot: Slot
+    deadline: float
+    values: list[bytes | None] = field(default_factory=list)
+    keys: list[bytes | None] | None = None  # none has one so far
+    sections: list[bytes] | None = None  # of headers, likewise
+    times: list[tuple[int, int]] = field(default_factory=list)
+    last_ms: int | None = None
+    opened_ms: int = field(default_factory=lambda: wall_ns() // 1_000_000)
+    size: int = 0  # in bytes, at most
+    count: int = 0  # set when it takes no more
+    sends: int = 0  # how many more there were than messages: none, or fewer
+    seen: int = 0  # sends of which the failure was raised
+    base_offset: int = NO_OFFSET
+    error: DeliveryFailed | None = None
+    is_over: bool = False
 
     @property
     def unseen(self) -> int:
@@ -106,16 +87,14 @@ class _Waiting:
     is_over: bool = False
 
 
+@dataclass(slots=True)
 class _Rest:
     """What few deliveries have."""
 
-    __slots__ = ("error", "is_seen", "more", "unsent")
-
-    def __init__(self) -> None:
-        self.more: list[tuple[OutgoingBatch, int, int]] = []  # further batches, and which of their messages
-        self.unsent = 0  # messages that are in no batch yet
-        self.error: DeliveryFailed | None = None  # of these
-        self.is_seen = False  # its failure was raised
+    more: list[tuple[OutgoingBatch, int, int]] = field(default_factory=list)  # further batches, and which of their messages
+    unsent: int = 0  # messages that are in no batch yet
+    error: DeliveryFailed | None = None  # of these
+    is_seen: bool = False  # its failure was raised
 
 
 class Delivery:

@@ -254,19 +254,15 @@ async def describe_configs(
     for broker_id, some in _by_broker(resources).items():
 
         async def attempt(connection: BrokerConnection, some: Collection[ConfigResource] = some) -> Any:
-            api = connection.message(ApiKey.DESCRIBE_CONFIGS, *DESCRIBE_CONFIGS_VERSIONS)
-            asked = [
-                api.build(
-                    "DescribeConfigsResource",
-                    resource_type=resource.resource_type,
-                    resource_name=resource.name,
-                    configuration_keys=None,
-                )
-                for resource in some
-            ]
-            answer = await connection.ask(
-                api, api.build("DescribeConfigsRequest", resources=asked), cluster.settings.request_timeout_seconds
-            )
+            def build(api: Any) -> Any:
+                kind = "DescribeConfigsResource"
+                asked = [
+                    api.build(kind, resource_type=resource.resource_type, resource_name=resource.name, configuration_keys=None)
+                    for resource in some
+                ]
+                return api.build("DescribeConfigsRequest", resources=asked)
+
+            answer = await cluster.ask_by(connection, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_CONFIGS_VERSIONS, build)
             for result in answer.results:
                 if result.error_code and _is_worth_another_try(error := _error(result, result.resource_name)):
                     raise error
@@ -305,10 +301,11 @@ async def alter_configs(
         left = set(some)
 
         async def attempt(connection: BrokerConnection, left: set[ConfigResource] = left) -> None:
-            api = connection.message(ApiKey.INCREMENTAL_ALTER_CONFIGS, *ALTER_CONFIGS_VERSIONS)
-            asked = [_alteration(api, resource, changes[resource]) for resource in sorted(left, key=str)]
-            body = api.build("IncrementalAlterConfigsRequest", resources=asked, validate_only=validate_only)
-            answer = await connection.ask(api, body, cluster.settings.request_timeout_seconds)
+            def build(api: Any) -> Any:
+                asked = [_alteration(api, resource, changes[resource]) for resource in sorted(left, key=str)]
+                return api.build("IncrementalAlterConfigsRequest", resources=asked, validate_only=validate_only)
+
+            answer = await cluster.ask_by(connection, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_CONFIGS_VERSIONS, build)
             outcomes = {
                 ConfigResource(ResourceType(result.resource_type), result.resource_name): _outcome(result, result.resource_name)
                 for result in answer.responses
@@ -327,9 +324,12 @@ async def describe_cluster(cluster: Cluster) -> ClusterDescription:
     """
 
     async def attempt(connection: BrokerConnection) -> ClusterDescription:
-        api = connection.message(ApiKey.DESCRIBE_CLUSTER, *DESCRIBE_CLUSTER_VERSIONS)
-        body = api.build("DescribeClusterRequest", include_cluster_authorized_operations=False)
-        answer = await connection.ask(api, body, cluster.settings.request_timeout_seconds)
+        answer = await cluster.ask_by(
+            connection,
+            ApiKey.DESCRIBE_CLUSTER,
+            DESCRIBE_CLUSTER_VERSIONS,
+            lambda api: api.build("DescribeClusterRequest", include_cluster_authorized_operations=False),
+        )
         if answer.error_code:
             raise error_of(int(answer.error_code), "DescribeCluster", message=answer.error_message)
         brokers = tuple(Broker(BrokerId(found.broker_id), found.host, found.port, found.rack) for found in answer.brokers)

@@ -245,11 +245,12 @@ class Cluster:
             UnsupportedVersion: the broker serves none of the versions.
             BrokerNotAvailable: no broker of that id is known.
         """
-        return await self._ask(await self.connection(broker_id), key, versions, build, timeout_seconds)
+        return await self.ask_by(await self.connection(broker_id), key, versions, build, timeout_seconds)
 
-    async def _ask(
+    async def ask_by(
         self, connection: BrokerConnection, key: ApiKey, versions: tuple[int, int], build: Build, timeout_seconds: float | None = None
     ) -> Any:
+        """As `ask`, by a connection that is there already, as `with_any` gives it."""
         api = connection.message(key, *versions)
         return await connection.ask(api, build(api), timeout_seconds or self.settings.request_timeout_seconds)
 
@@ -379,7 +380,7 @@ class Cluster:
         await self._hear(await self.any_connection(), wanted, makes_topics=self.settings.allow_auto_create_topics)
 
     async def _hear(self, connection: BrokerConnection, wanted: Collection[str] | None, *, makes_topics: bool) -> None:
-        answer = await self._ask(
+        answer = await self.ask_by(
             connection, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, wanted, makes_topics=makes_topics)
         )
         if not answer.brokers:
@@ -485,7 +486,7 @@ class Cluster:
             return api.build("FindCoordinatorRequest", key_type=kind, key=name)
 
         first = FIND_COORDINATOR_VERSIONS[0] if kind is CoordinatorKind.GROUP else 1  # which has the kind
-        answer = await self._ask(await self.any_connection(), ApiKey.FIND_COORDINATOR, (first, FIND_COORDINATOR_VERSIONS[1]), build)
+        answer = await self.ask_by(await self.any_connection(), ApiKey.FIND_COORDINATOR, (first, FIND_COORDINATOR_VERSIONS[1]), build)
         coordinators = getattr(answer, "coordinators", (answer,))
         found = next((found for found in coordinators if getattr(found, "key", name) == name), None)
         if found is None:
@@ -530,7 +531,7 @@ class Cluster:
             What the last attempt raised, when that is not retriable or the time is over.
         """
 
-        async def recover(error: Exception) -> None:
+        def recover(error: Exception) -> None:
             # REQUEST_TIMED_OUT: it cannot write, as one that is cut off from its replicas and does not know yet who has taken over.
             if isinstance(error, OSError | NotCoordinator | CoordinatorNotAvailable | BrokerNotAvailable | RequestTimedOut):
                 self.coordinator_moved(kind, name)
@@ -540,24 +541,20 @@ class Cluster:
     async def with_controller(self, attempt: Callable[[BrokerId], Awaitable[T]], *, timeout_seconds: float | None = None) -> T:
         """As `with_coordinator`, with the controller."""
 
-        async def recover(error: Exception) -> None:
+        def recover(error: Exception) -> None:
             self.metadata.controller_id = NO_LEADER
 
         return await self._retried(self.controller, attempt, recover, timeout_seconds)
 
     async def with_any(self, attempt: Callable[[BrokerConnection], Awaitable[T]], *, timeout_seconds: float | None = None) -> T:
-        """As `with_coordinator`, with a connection to one: `connection.ask(connection.message(key, first, last), body, seconds)`."""
-
-        async def recover(error: Exception) -> None:
-            pass
-
-        return await self._retried(self.any_connection, attempt, recover, timeout_seconds)
+        """As `with_coordinator`, with a connection to one, for `ask_by`."""
+        return await self._retried(self.any_connection, attempt, lambda error: None, timeout_seconds)
 
     async def _retried(
         self,
         find: Callable[[], Awaitable[Any]],
         attempt: Callable[[Any], Awaitable[T]],
-        recover: Callable[[Exception], Awaitable[None]],
+        recover: Callable[[Exception], None],
         timeout_seconds: float | None,
     ) -> T:
         loop = asyncio.get_running_loop()
@@ -575,11 +572,7 @@ class Cluster:
                 if self._is_closed or not is_healed_by_time(error) or loop.time() >= deadline:
                     raise
                 last = error
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await recover(last)
-            except TimeoutError:
-                raise last from None
+            recover(last)
             pause = self.pause_seconds(failures)
             failures += 1
             if loop.time() + pause >= deadline:

@@ -73,7 +73,6 @@ from ottla.record.control_records import ControlRecordType, marker_of
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, asks_for_metadata, is_healed_by_time
 from ottla.wire.fetch_session import FetchSession, Key
-from ottla.wire.metadata import Broker
 
 log = logging.getLogger(__name__)
 
@@ -177,43 +176,30 @@ def visible_batches(records: memoryview, aborted: Sequence[AbortedTransaction]) 
         yield position, read_header(records, position)
 
 
+@dataclass(slots=True, eq=False)
 class _Place:
     """Where the reading of a partition stands."""
 
-    __slots__ = (
-        "coming",
-        "high_watermark",
-        "is_stale",
-        "last_epoch",
-        "last_stable_offset",
-        "leader_epoch",
-        "log_start_offset",
-        "look_up",
-        "offset",
-        "partition",
-        "preferred",
-        "read_at",
-        "ready_at",
-        "refusals",
-        "topic_id",
-        "unknown_since",
-    )
+    partition: TopicPartition
+    offset: int
+    last_epoch: int  # of the batch before the offset
+    look_up: int | None = None  # LATEST, EARLIEST or a time: the offset is still to be found out
+    coming: Fetched | None = None  # what the loop's next turn gives to polls
+    leader_epoch: int = -1
+    topic_id: UUID | None = None  # of the topic that it was when it was assigned
+    preferred: tuple[BrokerId, float] | None = None  # a replica to read from, and until when (KIP-392)
+    ready_at: float = 0.0
+    read_at: float = 0.0  # when a broker was asked last that said what there is, or that there is nothing
+    is_stale: bool = False  # what is known of its leader is to be refreshed
+    refusals: int = 0  # in a row
+    unknown_since: float | None = None  # without another answer between
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
 
-    def __init__(self, partition: TopicPartition, offset: int, last_epoch: int) -> None:
-        self.partition: Final = partition
-        self.offset = offset
-        self.look_up = offset if offset < 0 else None  # LATEST, EARLIEST or a time: the offset is still to be found out
-        self.last_epoch = last_epoch  # of the batch before the offset
-        self.coming: Fetched | None = None  # what the loop's next turn gives to polls
-        self.leader_epoch = -1
-        self.topic_id: UUID | None = None  # of the topic that it was when it was assigned
-        self.preferred: tuple[BrokerId, float] | None = None  # a replica to read from, and until when (KIP-392)
-        self.ready_at = 0.0
-        self.read_at = asyncio.get_running_loop().time()  # when a broker was asked last that said what there is, or that there is nothing
-        self.is_stale = False  # what is known of its leader is to be refreshed
-        self.refusals = 0  # in a row
-        self.unknown_since: float | None = None  # without another answer between
-        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+    def __post_init__(self) -> None:
+        self.look_up = self.offset if self.offset < 0 else None
+        self.read_at = asyncio.get_running_loop().time()
 
     @property
     def given(self) -> int:
@@ -716,7 +702,7 @@ class _Lane:
         place.ready_at = now + self._cluster.pause_seconds(place.refusals - 1)
         if asks_for_metadata(error) or isinstance(error, OffsetNotAvailable):  # the latter of a replica that is behind, too
             place.preferred = None
-            hinted = answer.current_leader is not None and self._take_hint(place, *answer.current_leader, nodes)
+            hinted = self._cluster.metadata.hint(place.partition, answer.current_leader, nodes)
             if hinted:
                 place.ready_at = now
             self._fetcher.rehome(place, is_stale=not hinted)
@@ -742,11 +728,6 @@ class _Lane:
         place.ready_at = now + self._cluster.pause_seconds(place.refusals - 1)
         self._fetcher.rehome(place, is_stale=True)
         return True
-
-    def _take_hint(self, place: _Place, leader: int, leader_epoch: int, nodes: Mapping[int, NodeEndpoint]) -> bool:
-        node = nodes.get(leader)
-        broker = Broker(BrokerId(leader), node.host, node.port, node.rack) if node is not None else None
-        return self._cluster.metadata.hint(place.partition, BrokerId(leader), leader_epoch, broker)
 
     # Partitions that have lost their place.
 

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from ottla.errors import NONE, LeaderNotAvailable, UnknownTopicOrPartition, error_of
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
+from ottla.protocol.fetch import NodeEndpoint
 
 # Metadata 7 and 8 have a leader epoch too, but brokers before Kafka 2.4 said a former one while a partition was moved (KAFKA-9212).
 FIRST_WITH_RELIABLE_EPOCHS: Final = 9
@@ -110,18 +111,22 @@ class Metadata:
         """The topic is gone, or another one has its name."""
         self.topics.pop(name, None)
 
-    def hint(self, partition: TopicPartition, leader: BrokerId, leader_epoch: int, broker: Broker | None = None) -> bool:
-        """Takes in what a refusal says of the partition's leader (KIP-951); False if that is not newer than what is known.
+    def hint(self, partition: TopicPartition, said: tuple[int, int] | None, nodes: Mapping[int, NodeEndpoint]) -> bool:
+        """Takes in which leader a refusal names, and its epoch (KIP-951); False if that is not newer than what is known.
 
         Args:
-            broker: where the leader is; None if that was not said.
+            nodes: where leaders are, of those of which it was said.
         """
         topic = self.topics.get(partition.topic)
         known = topic.partitions.get(partition.partition) if topic is not None else None
-        if topic is None or known is None or leader < 0 or leader_epoch <= known.leader_epoch:
+        if said is None or topic is None or known is None:
             return False
-        if broker is not None:
-            self.brokers[leader] = replace(broker, rack=self.brokers[leader].rack) if leader in self.brokers else broker
+        leader, leader_epoch = BrokerId(said[0]), said[1]
+        if leader < 0 or leader_epoch <= known.leader_epoch:
+            return False
+        if (node := nodes.get(leader)) is not None:
+            former = self.brokers.get(leader)
+            self.brokers[leader] = Broker(leader, node.host, node.port, node.rack if former is None else former.rack)
         elif leader not in self.brokers:
             return False
         partitions = dict(topic.partitions)

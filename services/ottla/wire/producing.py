@@ -33,9 +33,9 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -71,7 +71,6 @@ from ottla.record.batch import HEADER_SIZE, header_for_producer, read_header
 from ottla.record.records import build_batch, read_records
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, CoordinatorKind, asks_for_metadata, is_healed_by_time
-from ottla.wire.metadata import Broker
 
 log = logging.getLogger(__name__)
 
@@ -160,8 +159,7 @@ async def init_producer_id(
         return identity(await cluster.ask(coordinator, ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSIONS, build))
 
     async def anywhere(connection: BrokerConnection) -> ProducerIdentity:
-        api = connection.message(ApiKey.INIT_PRODUCER_ID, *INIT_PRODUCER_ID_VERSIONS)
-        return identity(await connection.ask(api, build(api), cluster.settings.request_timeout_seconds))
+        return identity(await cluster.ask_by(connection, ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSIONS, build))
 
     if transactional_id is None:
         return await cluster.with_any(anywhere, timeout_seconds=timeout_seconds)
@@ -183,15 +181,13 @@ class BaseOffset(int):
     append_time_ms: int
 
 
+@dataclass(slots=True)
 class _Parts:
     """What has become of a batch that is written in parts."""
 
-    __slots__ = ("base_offset", "left", "next_offset")
-
-    def __init__(self) -> None:
-        self.left = 1
-        self.base_offset: BaseOffset | None = None
-        self.next_offset = NO_OFFSET
+    left: int = 1
+    base_offset: BaseOffset | None = None
+    next_offset: int = NO_OFFSET
 
     def written(self, offset: BaseOffset, count: int) -> BaseOffset | None:
         """Takes in where a part is. Gives the base offset of the whole once all parts are written, -1 if another's records lie between."""
@@ -204,78 +200,43 @@ class _Parts:
         return None if self.left else self.base_offset
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """One batch that is to be written."""
 
-    __slots__ = (
-        "attempts",
-        "base_sequence",
-        "batch",
-        "count",
-        "deadline",
-        "header",
-        "is_doubtful",
-        "is_over",
-        "number",
-        "parts",
-        "result",
-        "since",
-    )
-
-    def __init__(
-        self, number: int, batch: memoryview, count: int, since: float, deadline: float, result: asyncio.Future[BaseOffset]
-    ) -> None:
-        self.number = number  # grows along the row
-        self.batch = batch
-        self.count = count  # of offsets, and so of sequences
-        self.since = since  # when it came
-        self.deadline = deadline
-        self.result = result
-        self.base_sequence = NO_SEQUENCE  # given when it is sent first
-        self.header = b""  # as it is sent; empty: as it came
-        self.parts: _Parts | None = None  # which have one result
-        self.attempts = 0
-        self.is_doubtful = False  # whether it may be in the log although it was not acknowledged
-        self.is_over = False  # written or failed, whatever is still answered
+    number: int  # grows along the row
+    batch: memoryview
+    count: int  # of offsets, and so of sequences
+    since: float  # when it came
+    deadline: float
+    result: asyncio.Future[BaseOffset]
+    base_sequence: int = NO_SEQUENCE  # given when it is sent first
+    header: bytes = b""  # as it is sent; empty: as it came
+    parts: _Parts | None = None  # which have one result
+    attempts: int = 0
+    is_doubtful: bool = False  # whether it may be in the log although it was not acknowledged
+    is_over: bool = False  # written or failed, whatever is still answered
 
 
+@dataclass(slots=True, eq=False)
 class _Row:
     """A partition's batches: `in_flight` of them, at the front, are on their way."""
 
-    __slots__ = (
-        "batches",
-        "gap",
-        "home",
-        "in_flight",
-        "is_held",
-        "is_known",
-        "is_stale",
-        "next_sequence",
-        "numbers",
-        "partition",
-        "producer_epoch",
-        "ready_at",
-        "refusals",
-        "renews",
-        "timer",
-    )
-
-    def __init__(self, partition: TopicPartition, producer_epoch: int) -> None:
-        self.partition: Final = partition
-        self.batches: deque[_Batch] = deque()
-        self.numbers: Final = itertools.count()  # of batches
-        self.home: _Lane | None = None
-        self.in_flight = 0
-        self.is_known = False  # whether the broker has one of these batches
-        self.is_held = False  # until nothing is on its way any more
-        self.renews = False  # continues in a new epoch then
-        self.gap: _Batch | None = None  # the first that was refused for good: those behind it move up to its sequence then
-        self.is_stale = False  # what is known of its leader is to be refreshed
-        self.producer_epoch = producer_epoch
-        self.next_sequence = 0
-        self.refusals = 0  # in a row
-        self.ready_at = 0.0
-        self.timer: asyncio.TimerHandle | None = None  # for the first deadline that has not come
+    partition: TopicPartition
+    producer_epoch: int
+    batches: deque[_Batch] = field(default_factory=deque)
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of batches
+    home: _Lane | None = None
+    in_flight: int = 0
+    is_known: bool = False  # whether the broker has one of these batches
+    is_held: bool = False  # until nothing is on its way any more
+    renews: bool = False  # continues in a new epoch then
+    gap: _Batch | None = None  # the first that was refused for good: those behind it move up to its sequence then
+    is_stale: bool = False  # what is known of its leader is to be refreshed
+    next_sequence: int = 0
+    refusals: int = 0  # in a row
+    ready_at: float = 0.0
+    timer: asyncio.TimerHandle | None = None  # for the first deadline that has not come
 
 
 class BatchProducer:
@@ -504,7 +465,7 @@ class BatchProducer:
         elif is_healed_by_time(error):
             self._retry(row, batch, is_doubtful=not isinstance(error, NotEnoughReplicas))
             if asks_for_metadata(error):
-                is_hinted = answer.current_leader is not None and self._take_hint(row, *answer.current_leader, nodes)
+                is_hinted = self.cluster.metadata.hint(row.partition, answer.current_leader, nodes)
                 if is_hinted:
                     row.ready_at = 0.0
                 self.rehome(row, is_stale=not is_hinted)
@@ -602,11 +563,6 @@ class BatchProducer:
             batch.result.set_exception(error)
         if self.in_transaction:
             self.end(error)
-
-    def _take_hint(self, row: _Row, leader: int, leader_epoch: int, nodes: Mapping[int, NodeEndpoint]) -> bool:
-        node = nodes.get(leader)
-        broker = Broker(BrokerId(leader), node.host, node.port, node.rack) if node is not None else None
-        return self.cluster.metadata.hint(row.partition, BrokerId(leader), leader_epoch, broker)
 
     # Homes.
 

@@ -16,7 +16,7 @@ from tests.examples import examples
 from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
 from ottla.errors import TopicAuthorizationFailed
-from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.model import Endpoint, TopicPartition
 from ottla.protocol import fetch, produce
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer
@@ -232,7 +232,7 @@ async def test_no_more_is_asked_of_two_brokers_at_once_than_there_is_room_for() 
     async with Cluster("broker-1:9092", random=Random(1), connect=leading) as cluster, Fetcher(cluster, settings) as fetcher:
         views = TopicPartition("views", 0)
         await cluster.refresh(("clicks", "views"))
-        assert cluster.metadata.hint(views, BrokerId(2), 6)
+        assert cluster.metadata.hint(views, (2, 6), {})
         fetcher.assign(CLICKS, 0)
         fetcher.assign(views, 0)
         await asyncio.sleep(0.1)

@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 
 from ottla.errors import LeaderNotAvailable, TopicAuthorizationFailed, UnknownTopicOrPartition
-from ottla.model import BrokerId, TopicPartition
-from ottla.wire.metadata import Broker, Metadata
+from ottla.model import TopicPartition
+from ottla.protocol.fetch import NodeEndpoint
+from ottla.wire.metadata import Metadata
 
 CLICKS = TopicPartition("clicks", 0)
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -82,11 +83,11 @@ def test_versions_without_epochs_and_ids_are_believed_as_they_come() -> None:
 def test_a_hint_is_taken_if_it_is_newer_and_leads_somewhere() -> None:
     """KIP-951."""
     metadata = heard(answer(topic(leader=1, epoch=5)))
-    assert not metadata.hint(CLICKS, BrokerId(2), 5)
-    assert not metadata.hint(CLICKS, BrokerId(-1), 7)
-    assert not metadata.hint(CLICKS, BrokerId(3), 7), "no one knows where broker 3 is"
-    assert not metadata.hint(TopicPartition("clicks", 9), BrokerId(2), 7)
-    assert metadata.hint(CLICKS, BrokerId(3), 7, Broker(BrokerId(3), "b3", 9093))
+    assert not metadata.hint(CLICKS, (2, 5), {})
+    assert not metadata.hint(CLICKS, (-1, 7), {})
+    assert not metadata.hint(CLICKS, (3, 7), {}), "no one knows where broker 3 is"
+    assert not metadata.hint(TopicPartition("clicks", 9), (2, 7), {})
+    assert metadata.hint(CLICKS, (3, 7), {3: NodeEndpoint(3, "b3", 9093, None)})
     assert metadata.leader(CLICKS) == 3
     metadata.take(answer(topic(leader=1, epoch=6), brokers=(1, 2, 3)), everything=False)
     assert metadata.leader(CLICKS) == 3, "an answer from before the hint"
