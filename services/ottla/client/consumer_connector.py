@@ -199,6 +199,8 @@ class AsyncConsumerConnector:
         Raises:
             ValueError: no message can have that time.
         """
+        if time_ms < 0:  # as an offset
+            raise ValueError(f"{time_ms} is no time in ms")
         owned = dict.fromkeys(self._owned, time_ms)
         ends = await list_offsets(self._connected(), dict.fromkeys(owned, LATEST))  # first: what is written meanwhile is no older
         found = await list_offsets(self._connected(), owned)

@@ -871,7 +871,7 @@ async def test_a_seek_to_a_time_skips_nothing_that_is_written_meanwhile(found: G
         assert await take(stream, 1) == [b"0"]
 
 
-async def test_a_seek_to_what_is_no_offset_is_refused_and_changes_nothing(found: Group) -> None:
+async def test_a_seek_to_what_is_no_offset_and_no_time_is_refused_and_changes_nothing(found: Group) -> None:
     """A hundred before the tenth: -90 failed the partition, -1 was the end of the log; what no request can say ended the stream."""
     await some_clicks(found, 1, b"a", b"b", b"c")
     async with found.consumer("one") as connector:
@@ -882,6 +882,9 @@ async def test_a_seek_to_what_is_no_offset_is_refused_and_changes_nothing(found:
         for offset in (-90, -1, 1 << 63):
             with pytest.raises(ValueError, match="no offset"):
                 await connector.seek("clicks", 0, offset)
+        for time_ms in (-1, 1 << 63):  # the first is the word for the end of the log
+            with pytest.raises(ValueError, match="no time"):
+                await connector.seek_to_timestamp(time_ms)
         no_number: Any = "1"
         with pytest.raises(TypeError):
             await connector.seek("clicks", 0, no_number)
