@@ -580,11 +580,9 @@ def _refuse() -> ClientClosed:
 
 
 def _optional_octets(value: Any) -> bytes | None:
-    return value if value is None or type(value) is bytes else _octets(value)
-
-
-def _octets(value: Any) -> bytes:
     """Raises TypeError: it is neither bytes nor text."""
+    if value is None or type(value) is bytes:
+        return value
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):

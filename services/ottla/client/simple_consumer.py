@@ -39,7 +39,7 @@ from ottla.protocol.fetch_client import FetchedPartition
 from ottla.record.batch import check_crcs, check_fetched
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.fetching import fetch
-from ottla.wire.offsets import EARLIEST, LATEST, ask_leaders, list_offsets
+from ottla.wire.offsets import EARLIEST, LATEST, ask_leaders, by_topic, list_offsets
 
 T = TypeVar("T")
 
@@ -188,9 +188,14 @@ class AsyncSimpleConsumer:
         epochs = {partition: self._cluster.metadata.partition(partition).leader_epoch for partition in asked}
         has_ids = all(topic_id is not None for topic_id in ids.values())
         version = connection.version(ApiKey.FETCH, MIN_VERSION, MAX_VERSION if has_ids else TOPIC_ID_VERSION - 1)
-        keys: dict[str | UUID, str] = {(ids[name] or name) if version >= TOPIC_ID_VERSION else name: name for name in topics}
+        keys: dict[str, str | UUID] = {name: ids[name] or name if version >= TOPIC_ID_VERSION else name for name in topics}
+        names = {key: name for name, key in keys.items()}
         sizes = {partition: min(request.max_bytes, LARGEST_FETCH) for partition, request in asked.items()}
         found: dict[TopicPartition, _Taken | ApiError] = {}
+
+        def wanted(partition: TopicPartition) -> FetchPartition:
+            return FetchPartition(partition.partition, epochs[partition], asked[partition].offset, -1, -1, sizes[partition])
+
         while sizes:
             wire_request = WireFetchRequest(
                 replica_id=CONSUMER_REPLICA_ID,
@@ -201,35 +206,16 @@ class AsyncSimpleConsumer:
                 isolation_level=READ_COMMITTED if self._read_committed else 0,
                 session_id=NO_SESSION[0],
                 session_epoch=NO_SESSION[1],
-                topics=[
-                    FetchTopic(
-                        key,
-                        [
-                            FetchPartition(
-                                partition.partition,
-                                epochs[partition],
-                                asked[partition].offset,
-                                -1,
-                                -1,
-                                size,
-                            )
-                            for partition, size in sizes.items()
-                            if partition.topic == name
-                        ],
-                    )
-                    for key, name in keys.items()
-                    if any(partition.topic == name for partition in sizes)
-                ],
+                topics=[FetchTopic(keys[name], partitions) for name, partitions in by_topic(sizes, wanted)],
                 forgotten=[],
                 rack="",  # the leader itself answers, and does not name a replica nearby (KIP-392)
             )
-            head, partitions, _ = await fetch(connection, wire_request, version, self._cluster.settings.request_timeout_seconds)
+            head, answers, _ = await fetch(connection, wire_request, version, self._cluster.settings.request_timeout_seconds)
             if head.error_code != NONE:
                 raise error_of(head.error_code, f"broker {leader} answers a Fetch")
             left: dict[TopicPartition, int] = {}
-            for answer in partitions:
-                name = keys.get(answer.topic, "")
-                partition = TopicPartition(name, answer.partition)
+            for answer in answers:
+                partition = TopicPartition(names.get(answer.topic, ""), answer.partition)
                 if partition not in sizes:
                     raise UnknownTopicOrPartition(f"broker {leader} answers for {answer.topic}-{answer.partition}, which no one asked for")
                 taken = self._taken(partition, asked[partition].offset, answer)

@@ -279,9 +279,7 @@ class Fetcher:
         """Reads the partition no more, and drops what waits to be polled of it."""
         place = self._places.pop(partition, None)
         if place is not None:
-            self._homeless.pop(partition, None)
-            for lane in self._lanes.values():
-                lane.remove(place)
+            self._leave_home(place)
         kept = [arrived for arrived in self._arrived if not isinstance(arrived, Fetched | FetchFailed) or arrived.partition != partition]
         self._arrived = deque(kept)
         self._buffered = sum(len(arrived.records) for arrived in kept if isinstance(arrived, Fetched))
@@ -346,15 +344,12 @@ class Fetcher:
         """Reads the partition no more, and says so to the next poll."""
         if self.is_current(place):
             del self._places[place.partition]
-            self._homeless.pop(place.partition, None)
-            for lane in self._lanes.values():
-                lane.remove(place)
+            self._leave_home(place)
             self.deliver(FetchFailed(place.partition, place.given, error))
 
     def rehome(self, place: _Place, *, is_stale: bool) -> None:
         """Looks up again who is to be asked for the partition."""
-        for lane in self._lanes.values():
-            lane.remove(place)
+        self._leave_home(place)
         place.is_stale = place.is_stale or is_stale
         if self.is_current(place):
             self._seek_home(place)
@@ -365,6 +360,12 @@ class Fetcher:
             del self._lanes[lane.broker_id]
 
     # Homes.
+
+    def _leave_home(self, place: _Place) -> None:
+        if self._homeless.get(place.partition) is place:
+            del self._homeless[place.partition]
+        for lane in self._lanes.values():
+            lane.remove(place)
 
     def _seek_home(self, place: _Place) -> None:
         self._homeless[place.partition] = place

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -62,6 +62,12 @@ def written(reader: SimpleConsumer, topic: str, partition: int) -> list[bytes | 
         found += [message.value for message in messages]
         offset = messages.next_offset
     return found
+
+
+def committed(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> list[bytes | None]:
+    """What is written to the first partition when all transactions have ended."""
+    wait_until_all_ended(cluster.bootstrap_servers)
+    return written(reader, topic, 0)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -535,8 +541,7 @@ def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedClus
                 producer.send(topic, messages)
         with producer.transaction():
             producer.send(topic, [b"a", b"b"], partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a", b"b"]
+    assert committed(cluster, reader, topic) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize(("kind", "handler"), [("async", CallbackHandler()), ("async", None), ("sync", None)])
@@ -552,8 +557,7 @@ def test_a_transaction_is_not_committed_without_a_message_that_was_found_to_fail
                 producer.send(topic, bytes(2_000_000), partition=0).result(60)
         with producer.transaction():
             producer.send(topic, b"a", partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a"]
+    assert committed(cluster, reader, topic) == [b"a"]
 
 
 def test_a_producer_that_is_closed_within_its_transaction_says_so_and_aborts_it(
@@ -563,8 +567,7 @@ def test_a_producer_that_is_closed_within_its_transaction_says_so_and_aborts_it(
     with pytest.raises(ClientClosed), producer.transaction():
         producer.send(topic, b"never", partition=0)
         producer.close()
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == []
+    assert committed(cluster, reader, topic) == []
 
 
 def test_a_close_within_a_transaction_ends_in_its_time_also_if_no_coordinator_answers() -> None:
@@ -609,8 +612,7 @@ def test_what_another_thread_sends_during_a_commit_is_refused_and_not_in_the_nex
         with producer.transaction():
             producer.send(topic, b"b", partition=0)
     assert len(refused) == 1
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a", b"b"]
+    assert committed(cluster, reader, topic) == [b"a", b"b"]
 
 
 def test_what_waits_in_a_handled_producer_s_queue_is_not_sent_when_its_transaction_is_aborted(
@@ -622,8 +624,7 @@ def test_what_waits_in_a_handled_producer_s_queue_is_not_sent_when_its_transacti
             raise RuntimeError("changed my mind")
         with producer.transaction():
             producer.send(topic, [b"a", b"b"], partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a", b"b"]
+    assert committed(cluster, reader, topic) == [b"a", b"b"]
     with pytest.raises(DeliveryFailed, match="aborted"):
         delivery.result(0)
 
@@ -649,8 +650,7 @@ def test_a_commit_that_is_not_answered_in_time_is_asked_again_and_not_called_fai
         for value in (b"a", b"b"):
             with producer.transaction():
                 producer.send(topic, value, partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a", b"b"]
+    assert committed(cluster, reader, topic) == [b"a", b"b"]
 
 
 def test_an_abort_that_is_not_answered_in_time_is_asked_again_by_the_next_transaction(
@@ -663,8 +663,7 @@ def test_an_abort_that_is_not_answered_in_time_is_asked_again_by_the_next_transa
             raise RuntimeError("changed my mind")
         with producer.transaction():
             producer.send(topic, b"a", partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a"]
+    assert committed(cluster, reader, topic) == [b"a"]
 
 
 def test_an_interrupt_in_a_transaction_is_raised_though_its_abort_is_not_answered(
@@ -679,8 +678,7 @@ def test_an_interrupt_in_a_transaction_is_raised_though_its_abort_is_not_answere
         assert "late" in "".join(raised.value.__notes__)
         with producer.transaction():
             producer.send(topic, b"a", partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a"]
+    assert committed(cluster, reader, topic) == [b"a"]
 
 
 @pytest.mark.parametrize("step", ["commit", "abort"])
@@ -704,8 +702,7 @@ def test_an_interrupt_as_a_transaction_has_just_ended_is_not_in_the_way_of_the_n
         monkeypatch.undo()
         with producer.transaction():
             producer.send(topic, b"b", partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a"] * (step == "commit") + [b"b"]
+    assert committed(cluster, reader, topic) == [b"a"] * (step == "commit") + [b"b"]
 
 
 def test_a_commit_that_no_one_knows_of_is_asked_for_again_by_the_next_transaction(
@@ -718,8 +715,7 @@ def test_a_commit_that_no_one_knows_of_is_asked_for_again_by_the_next_transactio
             producer.send(topic, b"a", partition=0).result(120)
         with producer.transaction():
             producer.send(topic, b"b", partition=0).result(120)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a", b"b"]
+    assert committed(cluster, reader, topic) == [b"a", b"b"]
 
 
 def test_an_abort_while_a_partition_is_added_costs_the_next_transaction_nothing(
@@ -743,8 +739,7 @@ def test_an_abort_while_a_partition_is_added_costs_the_next_transaction_nothing(
         with producer.transaction():
             time.sleep(0.4)  # in which the answer comes
             producer.send(topic, b"a", partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a"]
+    assert committed(cluster, reader, topic) == [b"a"]
 
 
 def test_a_producer_whose_transactional_id_another_has_taken_over_writes_nothing_more(
@@ -758,8 +753,7 @@ def test_a_producer_whose_transactional_id_another_has_taken_over_writes_nothing
                 former.send(topic, b"never", partition=0)
         with latter.transaction():
             latter.send(topic, b"a", partition=0)
-    wait_until_all_ended(cluster.bootstrap_servers)
-    assert written(reader, topic, 0) == [b"a"]
+    assert committed(cluster, reader, topic) == [b"a"]
 
 
 def test_a_failed_delivery_surfaces_at_result_or_at_flush(cluster: EmbeddedCluster) -> None:
@@ -909,44 +903,38 @@ def test_what_a_file_of_07_or_08_tunes_in_vain_is_said_and_not_refused(caplog: p
     assert {record.args[0] for record in caplog.records if "has no effect" in record.msg} == {*names, "compressed.topics"}  # type: ignore[index]
 
 
+def said_in_child(call: Callable[[], object]) -> str:
+    """The error that a forked child gets."""
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            said.put(repr(error))
+
+    context = multiprocessing.get_context("fork")
+    said = context.Queue()
+    child = context.Process(target=run)
+    child.start()
+    try:
+        return str(said.get(timeout=120))
+    finally:
+        child.kill()
+        child.join()
+
+
 def test_a_forked_child_is_refused(cluster: EmbeddedCluster, topic: str) -> None:
     with Producer(settings(cluster)) as producer:
-        context = multiprocessing.get_context("fork")
-        said = context.Queue()
-        child = context.Process(target=_send_in_child, args=(producer, topic, said))
-        child.start()
-        assert f"process {os.getpid()}, of which this is a forked child" in said.get(timeout=120)
-        child.join(120)
-
-
-def _send_in_child(producer: Producer, topic: str, said: Any) -> None:
-    try:
-        producer.send(topic, b"a")
-    except ClientClosed as error:
-        said.put(str(error))
+        said = said_in_child(lambda: producer.send(topic, b"a"))
+    assert re.match(f"ClientClosed.*process {os.getpid()}, of which this is a forked child", said)
 
 
 def test_a_forked_child_does_not_wait_for_what_its_parent_has_sent() -> None:
     producer = Producer(ProducerSettings(broker_list="127.0.0.1:1", producer_type="async"))
     delivery = producer.send("clicks", b"a")
-    context = multiprocessing.get_context("fork")
-    said = context.Queue()
-    child = context.Process(target=_wait_in_child, args=(delivery, said))
-    child.start()
-    try:
-        assert said.get(timeout=120) == "ClientClosed"
-    finally:
-        child.kill()
-        child.join()
-        with pytest.raises(TimeoutError):
-            producer.close(0)
-
-
-def _wait_in_child(delivery: Delivery, said: Any) -> None:
-    try:
-        delivery.result(1)
-    except Exception as error:
-        said.put(type(error).__name__)
+    assert said_in_child(lambda: delivery.result(1)).startswith("ClientClosed")
+    with pytest.raises(TimeoutError):
+        producer.close(0)
 
 
 @pytest.mark.parametrize("handler", ["None", "CallbackHandler()"])

@@ -103,34 +103,37 @@ async def opened(endpoint: Endpoint, wire: Wire) -> SocketConnection:
     return await open_connection(endpoint, wire.client, usual_size=USUAL_SIZE, limit=LIMIT)
 
 
+@asynccontextmanager
+async def connected(wire: Wire, serve: Serve) -> AsyncIterator[SocketConnection]:
+    """A connection to such a leader, closed afterwards."""
+    async with leader(wire, serve) as endpoint:
+        connection = await opened(endpoint, wire)
+        yield connection
+        await connection.close()
+
+
 async def test_a_connection_is_kept_alive_by_the_system(wire: Wire) -> None:
     """As Kafka's Selector has it: one that is idle behind a load balancer would be found lost by a request that waits for its timeout."""
-    async with leader(wire, echo) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, echo) as connection:
         assert connection._transport is not None
         assert connection._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        await connection.close()
 
 
 async def test_answers_of_every_size_come_whole_and_in_order(wire: Wire) -> None:
     sizes = [0, 1, 5, FIRST_BUFFER - 5, FIRST_BUFFER - 4, FIRST_BUFFER - 3, FIRST_BUFFER, 900_000, 3, LIMIT, 7, 0]
-    async with leader(wire, echo) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, echo) as connection:
         for index, size in enumerate(sizes):
             request = bytes([index]) * size
             assert bytes(await connection.exchange(request, 20)) == request
-        await connection.close()
 
 
 async def test_the_buffer_is_used_again_and_a_giant_answer_gives_its_memory_back(wire: Wire) -> None:
-    async with leader(wire, echo) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, echo) as connection:
         first = (await connection.exchange(bytes(900_000), 20)).obj
         assert (await connection.exchange(bytes(800_000), 20)).obj is first
         giant = (await connection.exchange(bytes(LIMIT), 20)).obj
         assert len((await connection.exchange(b"small", 20)).obj) == FIRST_BUFFER  # type: ignore[arg-type]
         assert len(giant) >= LIMIT  # type: ignore[arg-type]
-        await connection.close()
 
 
 async def test_an_answer_that_comes_byte_by_byte_is_whole(wire: Wire) -> None:
@@ -140,11 +143,9 @@ async def test_an_answer_that_comes_byte_by_byte_is_whole(wire: Wire) -> None:
                 writer.write(bytes([byte]))
                 await asyncio.sleep(0)
 
-    async with leader(wire, serve) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, serve) as connection:
         for body in (b"first answer", b"", b"the second"):
             assert bytes(await connection.exchange(body, 20)) == body
-        await connection.close()
 
 
 def answering(data: bytes) -> Serve:
@@ -168,35 +169,29 @@ def answering(data: bytes) -> Serve:
     ],
 )
 async def test_a_length_that_lies_ends_the_connection(wire: Wire, data: bytes, said: str) -> None:
-    async with leader(wire, answering(data)) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, answering(data)) as connection:
         with pytest.raises(MalformedResponse, match=said):
             await connection.exchange(b"request", 20)
         with pytest.raises(MalformedResponse, match=said):
             await connection.exchange(b"another", 20)
-        await connection.close()
 
 
 async def test_an_announced_size_costs_no_more_memory_than_what_comes(wire: Wire) -> None:
-    async with leader(wire, answering(struct.pack(">i", LIMIT) + bytes(FIRST_BUFFER))) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, answering(struct.pack(">i", LIMIT) + bytes(FIRST_BUFFER))) as connection:
         exchange = asyncio.ensure_future(connection.exchange(b"request", 20))
         await until(lambda: connection._filled == FIRST_BUFFER + 4)
         assert len(connection._buffer) <= 2 * FIRST_BUFFER + 1
         exchange.cancel()
-        await connection.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", frame(b"x" * 100)[:50]])
 async def test_a_leader_that_falls_silent_is_given_up(wire: Wire, sent: bytes) -> None:
     """Stopped, or behind a network that lets nothing through: nothing is closed, and nothing comes."""
-    async with leader(wire, answering(sent)) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, answering(sent)) as connection:
         with pytest.raises(TimeoutError, match=r"has not answered for 0.05 s, \d+ bytes came"):
             await connection.exchange(b"request", 0.05)
         with pytest.raises(TimeoutError):
             await connection.exchange(b"another", 20)
-        await connection.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", frame(b"x" * 100)[:50]])
@@ -207,13 +202,11 @@ async def test_a_leader_that_goes_in_the_middle_is_noticed(wire: Wire, sent: byt
         await writer.drain()
         writer.close()
 
-    async with leader(wire, serve) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, serve) as connection:
         with pytest.raises(OSError):
             await connection.exchange(b"request", 20)
         with pytest.raises(OSError):
             await connection.exchange(b"another", 20)
-        await connection.close()
 
 
 async def test_bytes_that_nobody_asked_for_end_the_connection(wire: Wire) -> None:
@@ -221,13 +214,11 @@ async def test_bytes_that_nobody_asked_for_end_the_connection(wire: Wire) -> Non
         writer.write(frame(b"hello"))
         await reader.read()
 
-    async with leader(wire, serve) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, serve) as connection:
         async with asyncio.timeout(120):
             await asyncio.shield(connection._ended)
         with pytest.raises(MalformedResponse, match="no one asked for"):
             await connection.exchange(b"request", 20)
-        await connection.close()
 
 
 async def test_an_exchange_may_be_cancelled_at_any_time_and_closing_leaves_nothing(wire: Wire) -> None:
@@ -349,18 +340,15 @@ def test_a_leader_whose_certificate_others_signed_or_another_host_has_is_not_tru
 
 async def test_many_requests_on_their_way_are_answered_in_their_order(wire: Wire) -> None:
     sizes = [5, 70_000, 0, 300_000, 12, FIRST_BUFFER - 4, 1_200_000, 1] * 3
-    async with leader(wire, echo) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, echo) as connection:
         requests = [bytes([index]) * size for index, size in enumerate(sizes)]
         answers = [connection.send((request[:1], memoryview(request)[1:]), 20) for request in requests]
         # Views that are held stay what they are, while later answers come.
         assert [bytes(view) for view in await asyncio.gather(*answers)] == requests
-        await connection.close()
 
 
 async def test_a_buffer_belongs_to_whoever_holds_a_view_of_it_and_is_used_again_afterwards(wire: Wire) -> None:
-    async with leader(wire, echo) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, echo) as connection:
         first = await connection.exchange(b"a" * 1000, 20)
         second = await connection.exchange(b"b" * 1000, 20)
         assert (bytes(first), bytes(second)) == (b"a" * 1000, b"b" * 1000)
@@ -368,19 +356,16 @@ async def test_a_buffer_belongs_to_whoever_holds_a_view_of_it_and_is_used_again_
         buffer = second.obj
         del first, second
         assert (await connection.exchange(b"c", 20)).obj is buffer
-        await connection.close()
 
 
 async def test_a_request_that_is_given_up_is_answered_all_the_same_and_disturbs_no_other(wire: Wire) -> None:
-    async with leader(wire, echo) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, echo) as connection:
         given_up = [connection.send((b"given up",), 20) for _ in range(3)]
         kept = connection.send((b"kept",), 20)
         given_up[0].cancel()
         given_up[2].cancel()
         assert bytes(await kept) == b"kept"
         assert bytes(await given_up[1]) == b"given up"
-        await connection.close()
 
 
 async def test_all_that_wait_hear_of_the_end(wire: Wire) -> None:
@@ -390,8 +375,7 @@ async def test_all_that_wait_hear_of_the_end(wire: Wire) -> None:
         await anext(frames(reader))
         writer.close()
 
-    async with leader(wire, one_then_none) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, one_then_none) as connection:
         answers = [connection.send((b"request",), 20) for _ in range(5)]
         said = await asyncio.gather(*answers, return_exceptions=True)
         assert bytes(said[0]) == b"request"  # type: ignore[arg-type]
@@ -399,7 +383,6 @@ async def test_all_that_wait_hear_of_the_end(wire: Wire) -> None:
         assert connection.is_lost
         with pytest.raises(OSError):
             connection.send((b"request",), 20)
-        await connection.close()
 
 
 async def test_a_request_without_an_answer_is_sent_and_over(wire: Wire) -> None:
@@ -411,11 +394,9 @@ async def test_a_request_without_an_answer_is_sent_and_over(wire: Wire) -> None:
             if body == b"answer me":
                 writer.write(frame(b"answer"))
 
-    async with leader(wire, listen) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, listen) as connection:
         assert connection.send((b"quiet",), 20, is_answered=False).done()
         assert bytes(await connection.send((b"answer me",), 20)) == b"answer"
-        await connection.close()
     assert got == [b"quiet", b"answer me"]
 
 
@@ -429,15 +410,13 @@ async def test_a_request_without_an_answer_is_over_when_the_system_has_all_of_it
         async for body in frames(reader):
             sizes.append(len(body))  # noqa: PERF401 - counted as they come
 
-    async with leader(wire, listen) as endpoint:
-        connection = await opened(endpoint, wire)
+    async with connected(wire, listen) as connection:
         sent = [connection.send((bytes(8_000_000),), 120, is_answered=False) for _ in range(3)]
         for _ in range(50):
             await asyncio.sleep(0.001)
         assert not sent[-1].done()
         may_read.set()
         await asyncio.gather(*sent)
-        await connection.close()
         await until(lambda: len(sizes) == 3, 30)
     assert sizes == [8_000_000] * 3
 
