@@ -19,7 +19,7 @@ from ottla.errors import TopicAuthorizationFailed
 from ottla.model import Endpoint, TopicPartition
 from ottla.protocol import fetch, produce
 from ottla.protocol.api import ApiKey
-from ottla.protocol.fetch import FetchAnswer
+from ottla.protocol.fetch import FetchAnswer, FetchRequest
 from ottla.protocol.produce import PartitionAnswer
 from ottla.record.batch import read_header
 from ottla.record.records import Record, build_batch
@@ -32,6 +32,17 @@ CLICKS = TopicPartition("clicks", 0)
 TOPIC_ID = UUID(int=7)
 COUNT = 12
 LOG = [build_batch([Record(offset, 0, None, b"%d" % offset)], base_offset=offset, leader_epoch=5) for offset in range(COUNT)]
+
+
+def requested(asked: Asked) -> FetchRequest:
+    return fetch.decode_request(asked.frame[asked.body_position :], asked.version)
+
+
+async def first_from(fetcher: Fetcher) -> Fetched:
+    async with asyncio.timeout(120):
+        while not (arrived := await fetcher.poll(5.0)):
+            pass
+    return arrived[0]
 
 
 class Liar:
@@ -53,7 +64,7 @@ class Liar:
                 return self.fetch(asked)
 
     def fetch(self, asked: Asked) -> bytes | Exception | None:
-        request = fetch.decode_request(asked.frame[asked.body_position :], asked.version)
+        request = requested(asked)
         if request.session_epoch > 0:
             return self.answer(asked, [], 70)  # FETCH_SESSION_ID_NOT_FOUND: here are none
         ((topic, (wanted,)),) = request.topics
@@ -141,7 +152,7 @@ async def test_a_partition_that_no_one_led_for_long_is_read_on_when_its_leader_d
         led_from = 0.0
 
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            request = fetch.decode_request(asked.frame[asked.body_position :], asked.version)
+            request = requested(asked)
             if not request.topics:
                 return self.answer(asked, [], 70)
             code = 6 if asyncio.get_running_loop().time() < self.led_from else next(self.answers, 0)
@@ -158,9 +169,7 @@ async def test_a_partition_that_no_one_led_for_long_is_read_on_when_its_leader_d
     ):
         starting.led_from = asyncio.get_running_loop().time() + 2 * quick.api_timeout_seconds
         fetcher.assign(CLICKS, 0)
-        while not (arrived := await fetcher.poll(5.0)):
-            pass
-        assert arrived[0].offset == 0
+        assert (await first_from(fetcher)).offset == 0
 
 
 async def test_a_topic_that_was_refused_for_a_while_is_asked_for_again() -> None:
@@ -180,10 +189,7 @@ async def test_a_topic_that_was_refused_for_a_while_is_asked_for_again() -> None
         with pytest.raises(TopicAuthorizationFailed):
             cluster.metadata.topic("clicks")
         fetcher.assign(CLICKS, 0)
-        async with asyncio.timeout(120):
-            while not (arrived := await fetcher.poll(5.0)):
-                pass
-        assert arrived[0].offset == 0
+        assert (await first_from(fetcher)).offset == 0
 
 
 class Leading(Liar):
@@ -245,14 +251,14 @@ async def test_a_replica_is_read_from_for_a_time_and_then_the_leader_says_again_
 
     class Following(Leading):
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            ((topic, _),) = requested(asked).topics
             return self.answer(asked, [(topic, [FetchAnswer(0, 0, 0, 0, 0)])])
 
     class Referring(Leading):
         def fetch(self, asked: Asked) -> bytes | Exception | None:
             if "broker-2" in asked_brokers:
                 return super().fetch(asked)
-            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            ((topic, _),) = requested(asked).topics
             return self.answer(asked, [(topic, [FetchAnswer(0, preferred_read_replica=2)])])
 
     async def connect(endpoint: Endpoint) -> FakeChannel:
@@ -268,10 +274,8 @@ async def test_a_replica_is_read_from_for_a_time_and_then_the_leader_says_again_
     soon = ClusterSettings(metadata_max_age_seconds=0.2)
     async with Cluster("broker-1:9092", soon, random=Random(1), connect=connect) as cluster, Fetcher(cluster) as fetcher:
         fetcher.assign(CLICKS, 0)
-        async with asyncio.timeout(120):
-            while not (arrived := await fetcher.poll(5.0)):
-                pass
-        assert arrived[0].offset == 0 and "broker-2" in asked_brokers
+        arrived = await first_from(fetcher)
+        assert arrived.offset == 0 and "broker-2" in asked_brokers
 
 
 async def test_a_replica_that_was_not_heard_of_is_looked_up_and_the_leader_asked_meanwhile_after_a_pause() -> None:
@@ -285,7 +289,7 @@ async def test_a_replica_that_was_not_heard_of_is_looked_up_and_the_leader_asked
             return super().__call__(asked)
 
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            request = fetch.decode_request(asked.frame[asked.body_position :], asked.version)
+            request = requested(asked)
             key = request.topics[0].topic if request.topics else TOPIC_ID
             return self.answer(asked, [(key, [FetchAnswer(0, preferred_read_replica=2)])])
 
@@ -300,10 +304,7 @@ async def test_a_replica_that_was_not_heard_of_is_looked_up_and_the_leader_asked
 
     async with Cluster("broker:9092", random=Random(1), connect=connect) as cluster, Fetcher(cluster) as fetcher:
         fetcher.assign(CLICKS, 0)
-        async with asyncio.timeout(20):
-            while not (arrived := await fetcher.poll(5.0)):
-                pass
-        assert arrived[0].offset == 0
+        assert (await first_from(fetcher)).offset == 0
         assert sum(host != "broker-2" and key is ApiKey.FETCH for host, key in asked_of) < 8
 
 
@@ -316,14 +317,14 @@ async def test_a_replica_that_has_less_than_was_read_says_nothing_of_the_log(sai
 
     class Behind(Leading):
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            ((topic, _),) = requested(asked).topics
             return self.answer(asked, [(topic, [said])])
 
     class Referring(Leading):
         has_referred = False
 
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            topics = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            topics = requested(asked).topics
             if self.has_referred or not topics or topics[0][1][0].fetch_offset != 2:
                 return super().fetch(asked)
             self.has_referred = True
@@ -348,10 +349,7 @@ async def first_of(liar: Liar) -> Fetched:
     """What comes first to who reads from offset 0 on."""
     async with Cluster("broker:9092", random=Random(1), connect=connecting(liar)) as cluster, Fetcher(cluster) as fetcher:
         fetcher.assign(CLICKS, 0)
-        async with asyncio.timeout(120):
-            while not (arrived := await fetcher.poll(5.0)):
-                pass
-        return arrived[0]
+        return await first_from(fetcher)
 
 
 async def test_a_partition_of_which_a_broker_says_that_something_has_failed_is_asked_for_again() -> None:
@@ -360,7 +358,7 @@ async def test_a_partition_of_which_a_broker_says_that_something_has_failed_is_a
 
     class Failing(Liar):
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            topics = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            topics = requested(asked).topics
             code = next(codes, 0) if topics else 0
             return self.answer(asked, [(topics[0][0], [FetchAnswer(0, code)])]) if code else super().fetch(asked)
 
@@ -389,7 +387,7 @@ async def test_partitions_take_turns_where_a_broker_keeps_no_session_and_one_fil
 
     class Filling(Leading):
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            (topic, (first, *_)), *_ = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            (topic, (first, *_)), *_ = requested(asked).topics
             batch = build_batch([Record(first.fetch_offset, 0, None, b"")], base_offset=first.fetch_offset, leader_epoch=5)
             return self.answer(asked, [(topic, [FetchAnswer(0, 0, 1000, 1000, 0, records=batch)])])
 
@@ -440,7 +438,7 @@ async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None
 
     class Refusing(Leading):
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            topics = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            topics = requested(asked).topics
             if "views" not in dict(topics):
                 return super().fetch(asked)
             return self.answer(asked, [(topic, [FetchAnswer(0, 7 if topic == "views" else 0)]) for topic, _ in topics])
@@ -449,10 +447,7 @@ async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None
     async with Cluster("broker-1:9092", random=Random(1), connect=refusing) as cluster, Fetcher(cluster) as fetcher:
         fetcher.assign(CLICKS, 0)
         fetcher.assign(TopicPartition("views", 0), 0)
-        async with asyncio.timeout(120):
-            while not (arrived := await fetcher.poll(5.0)):
-                pass
-        assert arrived[0].partition == CLICKS
+        assert (await first_from(fetcher)).partition == CLICKS
 
 
 @pytest.mark.parametrize("said", [FetchAnswer(0, 0, 0, 0, 0, diverging_epoch=(5, 1)), FetchAnswer(0, 1)])
@@ -467,7 +462,7 @@ async def test_a_former_leader_that_has_less_than_a_group_has_read_says_nothing_
             return Next()(asked) if asked.key is ApiKey.METADATA and asked_for_metadata > 2 else super().__call__(asked)
 
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            ((topic, _),) = requested(asked).topics
             return self.answer(asked, [(topic, [said])])
 
     class Next(Leading):
@@ -478,9 +473,8 @@ async def test_a_former_leader_that_has_less_than_a_group_has_read_says_nothing_
 
     async with Cluster("broker-1:9092", random=Random(1), connect=connect) as cluster, Fetcher(cluster) as fetcher, asyncio.timeout(20):
         fetcher.assign(CLICKS, 2, last_epoch=6)
-        while not (arrived := await fetcher.poll(5.0)):
-            pass
-    assert arrived[0].offset == 2 and bytes(arrived[0].records) == LOG[2]
+        arrived = await first_from(fetcher)
+    assert arrived.offset == 2 and bytes(arrived.records) == LOG[2]
 
 
 @pytest.mark.parametrize(("error_code", "name"), [(0, "clicks"), (1, "clicks"), (0, "another")])
@@ -500,7 +494,7 @@ async def test_a_broker_that_says_no_offset_of_a_logs_end_is_asked_again_after_a
             return asked.answer(throttle_time=0, topics=[topic])
 
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            ((topic, _),) = requested(asked).topics
             return super().fetch(asked) or self.answer(asked, [(topic, [FetchAnswer(0, 0, COUNT, COUNT, 0)])])
 
     endless = connecting(Endless())
@@ -537,7 +531,7 @@ async def test_a_leader_that_does_not_know_that_it_leads_no_more_is_left_when_me
             )[4:]
 
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            ((topic, _),) = requested(asked).topics
             return self.answer(asked, [(topic, [FetchAnswer(0, 0, 0, 0, 0)])])
 
     class Successor(CutOff):
@@ -560,6 +554,4 @@ async def test_a_leader_that_does_not_know_that_it_leads_no_more_is_left_when_me
         else:
             async with Fetcher(cluster) as fetcher:
                 fetcher.assign(CLICKS, 0)
-                while not (arrived := await fetcher.poll(5.0)):
-                    pass
-                assert arrived[0].offset == 0
+                assert (await first_from(fetcher)).offset == 0

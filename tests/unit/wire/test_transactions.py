@@ -6,8 +6,8 @@ What was committed is read by confluent-kafka's consumer too, which knows nothin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -296,25 +296,29 @@ async def test_a_transaction_begins_soon_after_one_whose_markers_are_still_writt
         assert not refusals
 
 
-async def test_a_commit_that_nobody_answered_can_only_be_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def losing_answers(cluster: Cluster, lost: ApiKey) -> Iterator[None]:
+    """What is asked for by such requests is done, and the connection lost before it is said; they are not sent again."""
+    ask = cluster.ask
+
+    async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
+        answer = await ask(broker_id, key, *arguments, **keywords)
+        if key is lost and not answer.error_code:
+            raise ConnectionResetError("the answer is lost")
+        return answer
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cluster, "ask", lose_the_answer)
+        patched.setattr("ottla.wire.cluster.is_healed_by_time", lambda error: isinstance(error, ApiError))
+        yield
+
+
+async def test_a_commit_that_nobody_answered_can_only_be_asked_again(tmp_path: Path) -> None:
     """It may have been done: to abort then would be to lie."""
     async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
-        ask = cluster.ask
-        answered: list[ApiKey] = []
-
-        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
-            answer = await ask(broker_id, key, *arguments, **keywords)
-            if key is ApiKey.END_TXN and not answered:
-                answered.append(key)
-                raise ConnectionResetError("the answer is lost")
-            return answer
-
-        with monkeypatch.context() as patched:
-            patched.setattr(cluster, "ask", lose_the_answer)
-            patched.setattr("ottla.wire.cluster.is_healed_by_time", lambda error: False)
-            with pytest.raises(ConnectionResetError):
-                async with producer.transaction():
-                    await producer.send(CLICKS, batch(b"once"))
+        with losing_answers(cluster, ApiKey.END_TXN), pytest.raises(ConnectionResetError):
+            async with producer.transaction():
+                await producer.send(CLICKS, batch(b"once"))
         assert producer.state is TransactionState.COMMITTING
         with pytest.raises(InvalidTransactionState, match="is committing"):
             await producer.abort()
@@ -322,50 +326,26 @@ async def test_a_commit_that_nobody_answered_can_only_be_asked_again(tmp_path: P
         assert await committed(cluster, CLICKS) == [b"once"]
 
 
-async def test_an_abort_that_did_not_hear_of_its_new_epoch_is_asked_again_and_no_one_is_fenced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_abort_that_did_not_hear_of_its_new_epoch_is_asked_again_and_no_one_is_fenced(tmp_path: Path) -> None:
     """The transaction is aborted by then; to end it once more in the former epoch is what a replaced producer would do."""
     async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
-        ask = cluster.ask
-
-        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
-            answer = await ask(broker_id, key, *arguments, **keywords)
-            if key is ApiKey.INIT_PRODUCER_ID and not answer.error_code:
-                raise ConnectionResetError("the answer is lost")
-            return answer
-
         producer.begin()
         await producer.send(CLICKS, batch(b"never"))
-        with monkeypatch.context() as patched:
-            patched.setattr(cluster, "ask", lose_the_answer)
-            patched.setattr("ottla.wire.cluster.is_healed_by_time", lambda error: isinstance(error, ApiError))
-            with pytest.raises(ConnectionResetError):
-                await producer.abort()
+        with losing_answers(cluster, ApiKey.INIT_PRODUCER_ID), pytest.raises(ConnectionResetError):
+            await producer.abort()
         await producer.abort()
         async with producer.transaction():
             await producer.send(CLICKS, batch(b"after"))
         assert await committed(cluster, CLICKS) == [b"after"]
 
 
-async def test_a_transaction_whose_abort_was_not_answered_takes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_transaction_whose_abort_was_not_answered_takes_nothing_more(tmp_path: Path) -> None:
     """It may be aborted by then: what is sent now would be a transaction of its own, and be committed without the batch before."""
     async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
-        ask = cluster.ask
-
-        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
-            answer = await ask(broker_id, key, *arguments, **keywords)
-            if key is ApiKey.END_TXN:
-                raise ConnectionResetError("the answer is lost")
-            return answer
-
         producer.begin()
         await (await producer.send(CLICKS, batch(b"never")))
-        with monkeypatch.context() as patched:
-            patched.setattr(cluster, "ask", lose_the_answer)
-            patched.setattr("ottla.wire.cluster.is_healed_by_time", lambda error: False)
-            with pytest.raises(ConnectionResetError):
-                await producer.abort()
+        with losing_answers(cluster, ApiKey.END_TXN), pytest.raises(ConnectionResetError):
+            await producer.abort()
         with pytest.raises(InvalidTransactionState, match="loads is failed and not open"):
             await producer.send(VIEWS, batch(b"half"))
         await producer.abort()
