@@ -52,6 +52,15 @@ class Group:
         )
         return AsyncConsumerConnector(settings, open_session=open_session)
 
+    @asynccontextmanager
+    async def reading(
+        self, name: str, sessions: list[EmbeddedSession] | None = None, **properties: str
+    ) -> AsyncIterator[tuple[AsyncConsumerConnector, AsyncMessageStream]]:
+        """A consumer with one stream of clicks."""
+        async with self.consumer(name, sessions, **properties) as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            yield connector, stream
+
     async def offset(self, topic: str, partition: int) -> int:
         return int((await self.look.get(f"/consumers/g/offsets/{topic}/{partition}"))[0])
 

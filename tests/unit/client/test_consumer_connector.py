@@ -55,15 +55,13 @@ async def some_clicks(found: Group, partitions: int, *values: bytes) -> None:
 
 async def test_messages_are_read_and_the_group_goes_on_where_it_committed(found: Group) -> None:
     await some_clicks(found, 1, b"a", b"b", b"c")
-    async with found.consumer("one") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one") as (connector, stream):
         assert await take(stream, 2) == [b"a", b"b"]
         await connector.commit_offsets()
         assert await found.offset("clicks", 0) == 2
         assert await found.owners("clicks") == {"0": "one-0"}
     assert await found.owners("clicks") == {}
-    async with found.consumer("two") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("two") as (connector, stream):
         assert await take(stream, 1) == [b"c"]
     with pytest.raises(ClientClosed):
         await connector.create_message_streams({"clicks": 1})
@@ -72,15 +70,13 @@ async def test_messages_are_read_and_the_group_goes_on_where_it_committed(found:
 async def test_a_message_in_hand_is_not_committed_by_itself(found: Group) -> None:
     """At-least-once: what a consumer holds when it goes is read again; after an explicit commit it is not."""
     await some_clicks(found, 1, b"a", b"b", b"c")
-    async with found.consumer("one", auto_commit_interval_ms="20") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one", auto_commit_interval_ms="20") as (_, stream):
         await take(stream, 2)
         async with asyncio.timeout(120):
             while await found.offset("clicks", 0) != 1:  # noqa: ASYNC110  # several writes come before it
                 await asyncio.sleep(0.01)
     assert await found.offset("clicks", 0) == 1
-    async with found.consumer("two", auto_commit_enable="false") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("two", auto_commit_enable="false") as (_, stream):
         assert await take(stream, 2) == [b"b", b"c"]
     assert await found.offset("clicks", 0) == 1
 
@@ -159,8 +155,7 @@ def test_filters_match_whole_names_and_leave_internal_topics_out() -> None:
 async def test_an_expired_session_gives_up_ownership_before_anything_else_is_handed_out(found: Group) -> None:
     await some_clicks(found, 1, *(b"%d" % number for number in range(20)))
     sessions: list[EmbeddedSession] = []
-    async with found.consumer("one", sessions) as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one", sessions) as (connector, stream):
         messages = aiter(stream)
         assert [(await anext(messages)).value for _ in range(3)] == [b"0", b"1", b"2"]
         await connector.commit_offsets()
@@ -418,8 +413,7 @@ async def test_znodes_that_are_no_json_stop_nobody(found: Group) -> None:
     for name, expression in (("wild", b"("), ("half", b"\\ud800")):  # the second half of no character
         await found.look.create(f"/consumers/g/ids/{name}", b'{"subscription":{"%b":1},"pattern":"white_list"}' % expression)
     await found.look.create("/consumers/g/offsets/clicks/0", b"seven", make_parents=True)
-    async with found.consumer("one") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one") as (_, stream):
         assert await take(stream, 1) == [b"a"]
 
 
@@ -476,8 +470,7 @@ async def test_what_a_file_of_07_or_08_tunes_in_vain_is_said_and_not_refused(cap
 async def test_offsets_may_be_kept_in_kafka_and_in_both_places(found: Group) -> None:
     await some_clicks(found, 1, b"a", b"b", b"c")
     for name, dual in (("one", "true"), ("two", "false")):
-        async with found.consumer(name, offsets_storage="kafka", dual_commit_enabled=dual) as connector:
-            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+        async with found.reading(name, offsets_storage="kafka", dual_commit_enabled=dual) as (connector, stream):
             assert await take(stream, 1) == [b"a" if dual == "true" else b"b"]
             await connector.commit_offsets()
     assert await found.offset("clicks", 0) == 1
@@ -488,8 +481,7 @@ async def test_a_group_that_moves_to_kafka_goes_on_where_zookeeper_has_it(found:
     """Kafka 0.8.2: `dual.commit.enabled` is true unless it is set. By `largest` all between the two consumers would be skipped."""
     await some_clicks(found, 1, b"a", b"b", b"c")
     for storage, value in (("zookeeper", b"a"), ("kafka", b"b")):
-        async with found.consumer("one", offsets_storage=storage) as connector:
-            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+        async with found.reading("one", offsets_storage=storage) as (connector, stream):
             assert await take(stream, 1) == [value]
             await connector.commit_offsets()
     assert await found.offset("clicks", 0) == (await committed_offsets(found.cluster, "g"))[CLICKS].offset == 2
@@ -810,8 +802,7 @@ def test_a_second_shutdown_waits_for_the_first_and_does_not_cut_it_short(monkeyp
 
 async def test_a_stream_without_a_message_times_out_and_can_be_read_on(found: Group) -> None:
     await some_clicks(found, 1, b"a")
-    async with found.consumer("one", consumer_timeout_ms="50") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one", consumer_timeout_ms="50") as (connector, stream):
         await until(lambda: connector.owned == [CLICKS])
 
         async def patiently(count: int) -> list[bytes | None]:
@@ -863,8 +854,7 @@ async def test_a_seek_to_a_time_skips_nothing_that_is_written_meanwhile(found: G
         return answer
 
     await some_clicks(found, 1, b"a")
-    async with found.consumer("one") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one") as (connector, stream):
         assert await take(stream, 1) == [b"a"]
         monkeypatch.setattr("ottla.client.consumer_connector.list_offsets", listed)
         await connector.seek_to_timestamp(9_000)
@@ -896,16 +886,14 @@ async def test_what_a_reader_had_before_does_not_say_where_a_partition_stands_th
     """By a seek, or after a session: the reader has not asked for the next message yet."""
     await some_clicks(found, 1, *(b"%d" % number for number in range(5)))
     sessions: list[EmbeddedSession] = []
-    async with found.consumer("one", sessions, auto_commit_enable="false") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one", sessions, auto_commit_enable="false") as (connector, stream):
         assert len(await take(stream, 3)) == 3
         await connector.commit_offsets()
         await found.zookeeper.expire(sessions[0])
         await until(lambda: connector.owned == [CLICKS])
         await connector.commit_offsets()
         assert await found.offset("clicks", 0) == 3
-    async with found.consumer("two") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("two") as (connector, stream):
         assert await take(stream, 2) == [b"3", b"4"]
         await connector.commit_offsets()
         await connector.seek("clicks", 0, 1)
@@ -915,8 +903,7 @@ async def test_what_a_reader_had_before_does_not_say_where_a_partition_stands_th
 async def test_a_topic_that_is_made_again_between_two_looks_is_read_from_its_beginning(found: Group) -> None:
     """Its partitions are those that this consumer owns already, and what it has committed is of the topic before."""
     await some_clicks(found, 1, b"a", b"b")
-    async with found.consumer("one", auto_offset_reset="largest") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one", auto_offset_reset="largest") as (connector, stream):
         await connector.seek("clicks", 0, 0)
         assert await take(stream, 2) == [b"a", b"b"]
         async with connector._rebalancing:
@@ -931,14 +918,12 @@ async def test_the_end_that_a_consumer_was_reset_to_is_where_its_group_continues
     """Kafka 0.8's ConsumerFetcherThread.handleOffsetOutOfRange: else "largest" skips what is written between this owner and the next."""
     await some_clicks(found, 1, b"a", b"b")
     await found.look.create("/consumers/g/offsets/clicks/0", b"9", make_parents=True)
-    async with found.consumer("one", auto_offset_reset="largest", consumer_timeout_ms="2000") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one", auto_offset_reset="largest", consumer_timeout_ms="2000") as (_, stream):
         with pytest.raises(ConsumerTimeout):
             await take(stream, 1)
     assert await found.offset("clicks", 0) == 2
     await produce(found.cluster, CLICKS, batch(b"c"))
-    async with found.consumer("two", auto_offset_reset="largest") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("two", auto_offset_reset="largest") as (_, stream):
         assert await take(stream, 1) == [b"c"]
 
 
@@ -965,8 +950,7 @@ async def test_a_first_attempt_that_fails_is_followed_by_another(found: Group, m
         return await committed_offsets(*arguments, require_stable=require_stable)
 
     monkeypatch.setattr("ottla.client.consumer_connector.committed_offsets", refused_once)
-    async with found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one", offsets_storage="kafka", dual_commit_enabled="false") as (_, stream):
         assert await take(stream, 1) == [b"a"]
         assert not refusals
 
@@ -1015,8 +999,7 @@ async def test_a_partition_without_a_leader_does_not_keep_the_others_from_being_
         return await list_offsets(cluster, asked, **more)
 
     monkeypatch.setattr("ottla.client.consumer_connector.list_offsets", listed)
-    async with found.consumer("one") as connector:
-        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+    async with found.reading("one") as (connector, stream):
         assert connector.owned == [CLICKS]
         assert await take(stream, 1) == [b"a"]
         is_led = True
