@@ -88,7 +88,7 @@ async def _registered(session: Coordination, watch: Watch | None) -> list[Broker
     return found
 
 
-async def children_of(session: Coordination, path: str, watch: Watch | None) -> list[str]:
+async def children_of(session: Coordination, path: str, watch: Watch | None = None) -> list[str]:
     """The children of a znode; none if it is not there. The watch fires when one comes or goes, and when the znode is made."""
     while True:
         with suppress(NoNode):
@@ -147,8 +147,9 @@ class BrokerWatch:
 
     def uses(self, topic: str) -> None:
         """Watches the topic too."""
-        self._topics.add(topic)
-        self._changed.set()
+        if topic not in self._topics:
+            self._topics.add(topic)
+            self._changed.set()
 
     async def look(self) -> Discovered:
         """Waits until something may be other than at the last look, and gives what there is. The first look opens a session.
@@ -200,7 +201,6 @@ class BrokerDiscovery:
 
     def __init__(self, open_session: OpenSession, security_protocol: str = "PLAINTEXT") -> None:
         self._watch: Final = BrokerWatch(open_session, security_protocol)
-        self._topics: Final[set[str]] = set()
         self._servers = ""
 
     async def begin(self) -> None:
@@ -219,9 +219,7 @@ class BrokerDiscovery:
 
     def uses(self, topic: str) -> None:
         """Watches the topic too."""
-        if topic not in self._topics:
-            self._topics.add(topic)
-            self._watch.uses(topic)
+        self._watch.uses(topic)
 
     async def keep_following(self, follow: Callable[[Discovered], Awaitable[bool]]) -> None:
         """Calls with what there is whenever it has changed, and again, after a pause, if that gives False; until cancelled."""

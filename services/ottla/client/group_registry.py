@@ -205,10 +205,7 @@ async def read_group(session: Coordination, group: str) -> tuple[list[str], dict
     """The consumers of a group that live, and its offsets; without those that cannot be read."""
 
     async def children(path: str) -> list[str]:
-        try:
-            return sorted(await session.children(path))
-        except NoNode:
-            return []
+        return sorted(await children_of(session, path))
 
     consumers = await children(znodes.CONSUMER_IDS.path(group))
     top = znodes.GROUP_OFFSET.path(group, "", "").rstrip("/")

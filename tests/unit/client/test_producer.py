@@ -718,30 +718,6 @@ def test_a_commit_that_no_one_knows_of_is_asked_for_again_by_the_next_transactio
     assert committed(cluster, reader, topic) == [b"a", b"b"]
 
 
-def test_an_abort_while_a_partition_is_added_costs_the_next_transaction_nothing(
-    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As while the transaction before is being ended; with every way it may come, in `wire`."""
-    add_partitions, has_begun = transactions.add_partitions, threading.Event()
-
-    async def slow(*arguments: Any, **keywords: Any) -> None:
-        await add_partitions(*arguments, **keywords)
-        if not has_begun.is_set():
-            has_begun.set()
-            await asyncio.sleep(0.2)
-
-    monkeypatch.setattr(transactions, "add_partitions", slow)
-    with Producer(settings(cluster, "async", transactional_id="slow", queue_buffering_max_ms=1)) as producer:
-        with pytest.raises(RuntimeError, match="changed my mind"), producer.transaction():
-            producer.send(topic, b"never", partition=0)
-            assert has_begun.wait(60)
-            raise RuntimeError("changed my mind")
-        with producer.transaction():
-            time.sleep(0.4)  # in which the answer comes
-            producer.send(topic, b"a", partition=0)
-    assert committed(cluster, reader, topic) == [b"a"]
-
-
 def test_a_producer_whose_transactional_id_another_has_taken_over_writes_nothing_more(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
 ) -> None:

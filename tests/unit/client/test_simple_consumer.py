@@ -19,10 +19,10 @@ from ottla.client.simple_consumer import EARLIEST, LATEST, AsyncSimpleConsumer, 
 from ottla.errors import CorruptMessage, InvalidTopic, OffsetOutOfRange, UnknownTopicOrPartition, UnsupportedForMessageFormat
 from ottla.lifecycle import LoopThreadUnusable
 from ottla.model import BrokerId, TopicPartition
-from ottla.protocol.api import ApiKey
 from ottla.record.batch import check_crcs, check_fetched
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
+from ottla.wire.admin import delete_topics
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.offsets import ListedOffset, list_offsets
@@ -39,19 +39,6 @@ def cluster(tmp_path: Path) -> AbstractAsyncContextManager[Cluster]:
 def batch(*values: bytes, codec: str = "none", first_ms: int = 1_000) -> bytes:
     records = [Record(index, first_ms + index, b"k", value, (("h", b"1"), ("n", None))) for index, value in enumerate(values)]
     return build_batch(records, codec=codec_number(codec))
-
-
-async def delete_topic(cluster: Cluster, name: str) -> None:
-    async def attempt(controller: object) -> None:
-        answer = await cluster.ask(
-            controller,  # type: ignore[arg-type]
-            ApiKey.DELETE_TOPICS,
-            (1, 5),
-            lambda api: api.build("DeleteTopicsRequest", topic_names=(name,), timeout=60_000),
-        )
-        assert answer.responses[0].error_code in (0, 3)
-
-    await cluster.with_controller(attempt)
 
 
 def test_a_consumer_that_cannot_be_made_leaves_no_thread_behind() -> None:
@@ -209,7 +196,7 @@ async def test_a_topic_that_was_made_again_is_told_by_its_id(cluster: Cluster) -
     await produce(cluster, CLICKS, batch(b"first"))
     consumer = AsyncSimpleConsumer(cluster=cluster)
     await consumer.fetch("clicks", 0, 0)
-    await delete_topic(cluster, "clicks")
+    await delete_topics(cluster, ["clicks"])
     await create_topic(cluster, "clicks")
     await produce(cluster, CLICKS, batch(b"second"))
     with pytest.raises(TopicRecreated, match="had"):
@@ -227,7 +214,7 @@ async def test_a_partition_that_is_gone_when_its_leader_is_asked_is_said_to_be_u
 
         async def connecting(broker_id: BrokerId, lane: str = "") -> BrokerConnection:
             monkeypatch.undo()
-            await delete_topic(other, "clicks")
+            await delete_topics(other, ["clicks"])
             await create_topic(other, "clicks", 1)
             await cluster.refresh(("clicks",))
             return await connection(broker_id, lane)
