@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -14,13 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.client.forks import said_in_child
 
 from ottla.client import message_stream
 from ottla.client.errors import ConsumerTimeout
 from ottla.client.message_stream import AsyncMessageStream, Chunk, Feed, MessageStream
 from ottla.client.messages import Message, MessageSet, read_stretch, stretches_of
 from ottla.errors import InvalidRecord
-from ottla.lifecycle import LoopThread, LoopThreadUnusable
+from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
 from ottla.record.columnar import read_columns
@@ -125,21 +124,9 @@ def test_a_forked_child_gets_nothing_of_what_its_parent_has_fetched() -> None:
         stream = MessageStream(feed, -1, thread, time.monotonic)
         messages = iter(stream)
         assert next(messages).offset == 0
-        context = multiprocessing.get_context("fork")
-        said = context.Queue()
-        for source in (messages, stream):
-            child = context.Process(target=_read_in_child, args=(source, said))
-            child.start()
-            assert said.get(timeout=120) == "LoopThreadUnusable"
-            child.join(120)
+        for read in (lambda: next(messages), lambda: next(iter(stream))):
+            assert said_in_child(read).startswith("LoopThreadUnusable")
         assert next(messages).offset == 1
-
-
-def _read_in_child(source: Iterable[Message], said: Any) -> None:
-    try:
-        said.put(next(iter(source)))
-    except LoopThreadUnusable as error:
-        said.put(type(error).__name__)
 
 
 class _Interrupted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import re
 import socket
@@ -11,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from tests.unit.client.forks import said_in_child
 from tests.unit.wire.clusters import wait_until_all_ended
 
 from ottla.client import record_sender
@@ -877,26 +877,6 @@ def test_what_a_file_of_07_or_08_tunes_in_vain_is_said_and_not_refused(caplog: p
     with Producer.from_properties(given | dict.fromkeys(names, "1")) as producer:
         assert producer._key_encoder is os.fsencode
     assert {record.args[0] for record in caplog.records if "has no effect" in record.msg} == {*names, "compressed.topics"}  # type: ignore[index]
-
-
-def said_in_child(call: Callable[[], object]) -> str:
-    """The error that a forked child gets."""
-
-    def run() -> None:
-        try:
-            call()
-        except Exception as error:
-            said.put(repr(error))
-
-    context = multiprocessing.get_context("fork")
-    said = context.Queue()
-    child = context.Process(target=run)
-    child.start()
-    try:
-        return str(said.get(timeout=120))
-    finally:
-        child.kill()
-        child.join()
 
 
 def test_a_forked_child_is_refused(cluster: EmbeddedCluster, topic: str) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from tests.unit.client.forks import said_in_child
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, one_broker, produce, servers
 
 from ottla.client.errors import TopicRecreated
 from ottla.client.messages import Message, read_stretch
 from ottla.client.simple_consumer import EARLIEST, LATEST, AsyncSimpleConsumer, FetchRequest, SimpleConsumer
 from ottla.errors import CorruptMessage, InvalidTopic, OffsetOutOfRange, UnknownTopicOrPartition, UnsupportedForMessageFormat
-from ottla.lifecycle import LoopThreadUnusable
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.batch import check_crcs, check_fetched
 from ottla.record.codecs import codec_number
@@ -262,19 +262,7 @@ def test_blocking_calls_are_the_same_and_a_forked_child_is_refused(tmp_path: Pat
             assert [message.value for message in consumer.fetch("clicks", 0, 0)] == [b"a"]
             assert [len(list(found)) for found in consumer.multi_fetch([FetchRequest("clicks", 0, 0)])] == [1]
             assert consumer.offsets_before("clicks", 0, LATEST) == [1]
-            context = multiprocessing.get_context("fork")
-            said = context.Queue()
-            child = context.Process(target=_fetch_in_child, args=(consumer, said))
-            child.start()
-            assert "forked child" in said.get(timeout=120)
-            child.join(120)
+            assert re.match("LoopThreadUnusable.*forked child", said_in_child(lambda: consumer.fetch("clicks", 0, 0)))
             consumer.close()  # which its end does once more
 
     asyncio.run(main())
-
-
-def _fetch_in_child(consumer: SimpleConsumer, said: multiprocessing.queues.Queue[str]) -> None:
-    try:
-        consumer.fetch("clicks", 0, 0)
-    except LoopThreadUnusable as error:
-        said.put(str(error))
