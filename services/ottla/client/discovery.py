@@ -71,7 +71,7 @@ async def brokers_in_zookeeper(session: Coordination, security_protocol: str, wa
         found += [end for end in registration.endpoints if end.security_protocol == security_protocol][:1]
     if not found:
         raise BrokerNotAvailable(f"{znodes.BROKER_IDS.pattern} has no broker that listens by {security_protocol}; is the chroot right?")
-    return ",".join(f"[{end.host}]:{end.port}" if ":" in end.host else f"{end.host}:{end.port}" for end in found)
+    return ",".join(str(end).partition("://")[2] for end in found)
 
 
 async def _registered(session: Coordination, watch: Watch | None) -> list[BrokerRegistration]:

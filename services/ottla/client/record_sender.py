@@ -29,7 +29,7 @@ from ottla.errors import (
     reason_of,
 )
 from ottla.lifecycle import Tasks
-from ottla.model import MAX_TOPIC_NAME_LENGTH
+from ottla.model import MAX_TOPIC_NAME_LENGTH, Endpoint
 from ottla.record.lists import build_batch_of_lists
 from ottla.wire.cluster import Cluster, is_healed_by_time
 from ottla.wire.metadata import TopicMetadata
@@ -277,11 +277,12 @@ class RecordSender:
             log.info("%s: the brokers do not say what there is: %s", self._cluster.settings.client_id, error)
             return False
         self._count(found.partition_counts.keys() & self._outgoing.counts.keys())
-        brokers = {f"{broker.host}:{broker.port}" for broker in self._cluster.metadata.brokers.values()}
+        known = self._cluster.metadata.brokers.values()
+        brokers = {str(Endpoint("", broker.host, broker.port)).removeprefix("://") for broker in known}
         self._addresses.update(brokers)
         topics = self._cluster.metadata.topics
         counts = {name: len(topics[name].partitions) for name in found.partition_counts if name in topics}
-        return counts == found.partition_counts and registered <= self._addresses
+        return counts == found.partition_counts and registered <= brokers
 
     # Batches.
 

@@ -20,13 +20,16 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from kazoo.client import KazooClient
 from tests.unit.client.test_audited_clients import records_on
+from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
 from tests.waiting import until
 
-from ottla.client.discovery import BrokerWatch, preferred_leaders
+from ottla.client.discovery import BrokerWatch, Discovered, preferred_leaders
 from ottla.client.errors import DeliveryFailed
 from ottla.client.messages import Message
+from ottla.client.outgoing import Outgoing
 from ottla.client.partitioners import murmur2_partition
 from ottla.client.producer import Producer
+from ottla.client.record_sender import RecordSender, SendSettings
 from ottla.client.simple_consumer import SimpleConsumer
 from ottla.clock import SystemClock
 from ottla.config.client import ProducerSettings
@@ -34,7 +37,9 @@ from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss, NoNode
 from ottla.coordination.interface import Delete, Stat, Watch
 from ottla.errors import BrokerNotAvailable
+from ottla.protocol.api import ApiKey
 from ottla.testing.cluster import EmbeddedCluster
+from ottla.wire.cluster import Cluster
 
 
 @pytest.fixture
@@ -108,6 +113,19 @@ def test_brokers_that_come_and_go_are_followed(cluster: EmbeddedCluster, zookeep
         producer.send(topic, b"second")
     with SimpleConsumer(cluster.bootstrap_servers) as consumer:
         assert [message.value for message in consumer.fetch(topic, 0, 0)] == [b"first", b"second"]
+
+
+async def test_brokers_are_asked_again_until_they_know_one_that_has_come() -> None:
+    """Asked once, too early, it was not heard of for five minutes, in which messages without a key went to none of its partitions."""
+
+    def answer(asked: Asked) -> bytes:
+        return api_versions(asked) if asked.key is ApiKey.API_VERSIONS else one_partition(asked, None)
+
+    async with Cluster("broker:9092", connect=connecting(answer)) as cluster:
+        outgoing = Outgoing(10, 100, 60.0, SystemClock(), lambda: None)
+        sender = RecordSender(outgoing, cluster, SendSettings(0.0, 60.0, -1, True, 0, None, 60_000), None, lambda servers: None)
+        assert await sender._follow(Discovered("broker:9092", {"clicks": 1}))
+        assert not await sender._follow(Discovered("broker:9092,[::1]:9092", {"clicks": 1}))
 
 
 @pytest.mark.parametrize("audit", [False, pytest.param(True, marks=pytest.mark.long)])
