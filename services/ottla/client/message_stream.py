@@ -147,11 +147,6 @@ class Feed:
         self._offsets: dict[TopicPartition, CommittedOffset] = {}  # up to which each partition is processed, but for the current chunk
         self._is_closed = False
 
-    @property
-    def partitions(self) -> list[TopicPartition]:
-        """What the stream reads."""
-        return list(self._offsets)
-
     def assign(self, partition: TopicPartition, offset: int, last_epoch: int = -1) -> None:
         """Reads the partition from there on; what is known of it so far is dropped. The epoch is that of the record before it, if known."""
         lost = self._lost

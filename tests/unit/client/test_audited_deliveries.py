@@ -333,12 +333,15 @@ def audit_of(producer: Producer) -> OutgoingAudit:
     return producer._audit
 
 
+def paper(cluster: EmbeddedCluster, **settings: Any) -> Producer:
+    """Ottla's own, which reports when a test asks for it."""
+    given = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type="async", **settings)
+    return Producer(given, audit={"ottla.audit.report.interval.ms": 600_000})
+
+
 def test_what_ottlas_own_producer_sends_is_counted(cluster: EmbeddedCluster, topic: str) -> None:
     """A message that is too large never was on its way, and its neighbours are; there is no room for all at once."""
-    settings = ProducerSettings(
-        broker_list=cluster.bootstrap_servers, producer_type="async", queue_size=50, queue_enqueue_timeout_ms=-1, queue_buffering_max_ms=10
-    )
-    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+    with paper(cluster, queue_size=50, queue_enqueue_timeout_ms=-1, queue_buffering_max_ms=10) as producer:
         producer.send(topic, [b"%d" % number for number in range(200)], key="k")
         with pytest.raises(DeliveryFailed, match="too large"):
             producer.send(topic, [b"before", bytes(2_000_000), b"behind"]).result()
@@ -355,8 +358,7 @@ def test_what_ottlas_own_producer_has_on_its_way_holds_the_watermark_back_and_is
     cluster: EmbeddedCluster, topic: str
 ) -> None:
     """Also of a topic whose partitions are not known, and of one that never comes to be there: that has failed."""
-    settings = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type="async", queue_buffering_max_ms=60_000)
-    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+    with paper(cluster, queue_buffering_max_ms=60_000) as producer:
         producer.send(topic, [b"a", b"b"], timestamp_ms=70_000)
         producer.send(topic, b"c", partition=99)
         with pytest.raises(DeliveryFailed, match="none of number 99"):
@@ -369,10 +371,7 @@ def test_what_ottlas_own_producer_has_on_its_way_holds_the_watermark_back_and_is
 
 
 def test_a_transaction_of_ottlas_own_producer_counts_at_its_commit(cluster: EmbeddedCluster, topic: str) -> None:
-    settings = ProducerSettings(
-        broker_list=cluster.bootstrap_servers, producer_type="async", transactional_id=topic, queue_buffering_max_ms=1
-    )
-    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+    with paper(cluster, transactional_id=topic, queue_buffering_max_ms=1) as producer:
         audit = audit_of(producer)
         with pytest.raises(RuntimeError), producer.transaction():
             producer.send(topic, [b"never", b"written"]).result(60)
@@ -385,10 +384,7 @@ def test_a_transaction_of_ottlas_own_producer_counts_at_its_commit(cluster: Embe
 
 def test_what_a_transaction_of_ottlas_own_producer_has_written_holds_the_watermark_back(cluster: EmbeddedCluster, topic: str) -> None:
     """Written and not counted, as it is less than is counted at once: the first report was ahead of it, and its windows judged without."""
-    settings = ProducerSettings(
-        broker_list=cluster.bootstrap_servers, producer_type="async", transactional_id=topic, queue_buffering_max_ms=1
-    )
-    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+    with paper(cluster, transactional_id=topic, queue_buffering_max_ms=1) as producer:
         audit = audit_of(producer)
         with producer.transaction():
             for time_ms in (70_000, 130_000):
