@@ -54,12 +54,12 @@ def commit_aborted() -> None:
 
 def lose_offsets() -> None:
     """Offsets of a transaction are acknowledged and nowhere written: what was copied is copied again."""
-    from ottla.broker.groups.shard import GroupShard
+    from ottla.broker.groups.commits import Commits
 
-    async def commit_in_transaction(self: GroupShard, *arguments: Any) -> dict[Any, None]:
+    async def commit_in_transaction(self: Commits, *arguments: Any) -> dict[Any, None]:
         return dict.fromkeys(arguments[-1])
 
-    replace(GroupShard, "commit_in_transaction", commit_in_transaction)
+    replace(Commits, "commit_in_transaction", commit_in_transaction)
 
 
 SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {

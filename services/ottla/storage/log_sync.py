@@ -129,11 +129,16 @@ def sync(job: SyncJob, operations: FileOperations) -> None:
             _fsync(descriptor, operations)
     if job.leader_epochs:
         _take_place(Path(LEADER_EPOCH_CHECKPOINT), directory)
-    _fsync(directory.fd, os)
+    sync_directory(directory.fd)
     if job.parent is not None:
         # A new partition's directory is itself a name that is lost with the power.
         with _opened(job.parent) as descriptor:
-            _fsync(descriptor, os)
+            sync_directory(descriptor)
+
+
+def sync_directory(descriptor: int) -> None:
+    """Makes what was created, renamed or deleted in a directory last. Raises FsyncFailed."""
+    _fsync(descriptor, os)
 
 
 async def timed_sync(context: LogContext, job: SyncJob, operations: FileOperations) -> None:
