@@ -46,7 +46,8 @@ def broker_of(resource_name: str, broker_id: int) -> BrokerId | None:
     """The broker that a resource's name stands for; None for all of them, which have the empty name.
 
     Raises:
-        InvalidRequest: it is not a number, or another broker's, which only that broker can answer.
+        InvalidRequest: it is not a number as we write one, or another broker's, which only that broker can answer. A request could
+            name a broker in as many spellings as it has room for otherwise, and have all settings for each.
     """
     if not resource_name:
         return None
@@ -54,7 +55,7 @@ def broker_of(resource_name: str, broker_id: int) -> BrokerId | None:
         named = int(resource_name)
     except ValueError as error:
         raise InvalidRequest(f"Broker id must be an integer, but it is: {resource_name}") from error
-    if named != broker_id:
+    if resource_name != str(broker_id):
         raise InvalidRequest(f"Unexpected broker id, expected {broker_id} or empty string, but received {resource_name}")
     return BrokerId(named)
 

@@ -41,7 +41,7 @@ def describe_configs(request: DescribeConfigsRequest, context: RequestContext, p
     schema = context.response_schema()
     with_documentation = request.include_documentation
     results = []
-    # What is the same for several resources is put together once: a broker's takes milliseconds, and it has many spellings.
+    # What is the same for several resources is put together once: a broker's takes milliseconds.
     made: _Made = {}
     for resource in {(resource.resource_type, resource.resource_name): resource for resource in request.resources}.values():
         yield

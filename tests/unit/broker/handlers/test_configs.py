@@ -99,6 +99,8 @@ async def test_this_broker_is_described_and_no_other(broker: Any) -> None:
     wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, 16, "1")]
     assert [result.error_code for result in wrong] == [42, 42, 42]
     assert wrong[0].error_message == "Unexpected broker id, expected 1 or empty string, but received 2"
+    # A request has room for tens of thousands of spellings, and each would be answered with all settings.
+    assert {(await describe(broker, BROKER, spelling)).error_code for spelling in ("01", "+1", " 1", "\u0661")} == {42}
 
 
 async def test_what_is_not_there_or_may_not_be_seen_is_an_error(broker: Any) -> None:
