@@ -80,7 +80,7 @@ CEILINGS: Final[dict[str, int]] = {
     "loops of tests over each": 0,
     "__getattr__": 0,
     "lines of services/ottla": 63_799,
-    "lines of tests": 90_902,
+    "lines of tests": 90_904,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 27,
