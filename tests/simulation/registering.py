@@ -15,6 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import methodcaller
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
@@ -335,7 +336,7 @@ class Registries:
             def decide(state: State, is_permanent: bool = is_permanent) -> Any:
                 return decisions.delete_subject(state, subject.name, is_permanent=is_permanent)
 
-            if await self._insist(number, subject, lambda store, decide=decide: store.change(decide)) is None:  # type: ignore[misc]
+            if await self._insist(number, subject, methodcaller("change", decide)) is None:
                 return
         subject.is_gone = True
 

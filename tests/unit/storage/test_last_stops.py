@@ -130,7 +130,7 @@ def test_a_disk_that_failed_and_is_no_log_directory_any_more_makes_the_stop_an_u
     [
         (4, "byte", "it ends at 3, and up to 4 was committed"),
         (1, "byte", "it was closed cleanly and is not sound"),
-        # Its high watermark comes after its leader's: what a follower had at a clean stop is told by its recovery point.
+        # Its high watermark comes after its leader's: its recovery point says what a follower had at a clean stop.
         (0, "batch", "it was closed cleanly and is not sound: it ends at 3, before its recovery point 4"),
         (0, "content", "it was closed cleanly and is not sound: it ends at 0, before its recovery point 4"),
         (0, "file", "it ends at 0, and was closed at 4"),
