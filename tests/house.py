@@ -79,7 +79,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 63_799,
+    "lines of services/ottla": 63_802,
     "lines of tests": 90_904,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

@@ -6,7 +6,6 @@ v1 adds subscription by a regular expression, and has the member make its id its
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from ottla.broker.handlers.authorization import group_of, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices, milliseconds
 from ottla.broker.security.authorizer import Operation
+from ottla.config.broker import BrokerSettings
 from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import MessageSchema
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
 
 FIRST_WITH_OWN_IDS: Final = 1
-serves_consumer_groups: Final = attrgetter("serves_consumer_groups")  # of a broker's settings
+
+
+def serves_consumer_groups(settings: BrokerSettings) -> bool:
+    return settings.serves_consumer_groups
 
 
 @handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, serves=serves_consumer_groups, waits=True)
